@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
@@ -18,6 +19,7 @@ from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router, WebS
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from gateway.audited_requests import is_audited, record_request
 from gateway.faces.table import HTTP_METHODS, OWNER_HEADER, PRINCIPAL, PROJECT_HEADER, PUBLIC, USE, WEBSOCKET, Face, Row, program_of
 from gateway.http.access import check_origin
 from gateway.http.bounded_protocol import AUTHENTICATED, CONNECTION
@@ -69,6 +71,8 @@ class Application:
         gateway = self.gateway
         gateway.background.start(gateway.attached.run(), "sweep of attached sessions")
         gateway.background.start(gateway.tenants.run(), "comparison of projects and keys with Redis")
+        if gateway.audit.is_on:
+            gateway.background.start(gateway.audit.run(), "writing of the audit log")
         gateway.background.start(gateway.feed.run(), "changes for streams of events")
         gateway.background.start(gateway.recorder.run(), "leases of recordings")
         gateway.background.start(gateway.recorder.write(), "writing of recordings")
@@ -118,10 +122,33 @@ class _Resource:
             method = scope["method"]
             connection = Request(scope, receive, send)
             row = self._rows["GET" if method == "HEAD" else method]
+        audit = self._gateway.audit
+        if not audit.is_on or row.scope == PUBLIC:
+            await self._admitted(row, connection, receive, send)
+            return
+        begun = time.monotonic()
+        code = ""
+        try:
+            await self._admitted(row, connection, receive, send)
+        except HoldfastError as error:
+            code = error.code
+            raise
+        except BaseException as error:
+            code = "cancelled" if isinstance(error, asyncio.CancelledError) else "internal"
+            raise
+        finally:
+            record_request(audit, row, self._path, scope, code, time.monotonic() - begun)
+
+    async def _admitted(self, row: Row, connection: HTTPConnection, receive: Receive, send: Send) -> None:
+        scope = connection.scope
         use = await self._admit(row, connection)
         if use is None:
             await _serve(row, connection, receive, send)
             return
+        if is_audited(row):
+            self._gateway.audit.check()
+            if row.upgrades or row.method == WEBSOCKET:
+                record_request(self._gateway.audit, row, self._path, scope, "", None)
         uses = self._gateway.tenants.uses
         uses.add(use)
         if use.limits:

@@ -14,6 +14,8 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
 _COUNTERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "audit_lines_total": ("Entries of the audit log that were written.", ()),
+    "audit_lost_total": ("Entries of the audit log that were dropped because it could not be written.", ()),
     "attach_refused_total": ("Attaches of sessions that were refused.", ("code",)),
     "attach_total": ("Sessions that were attached.", ()),
     "branches_total": ("Sandboxes that were created as branches.", ()),
@@ -38,6 +40,7 @@ _COUNTERS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 }
 _GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "attached_sessions": ("Sessions attached to this replica.", ()),
+    "audit_available": ("1 while the audit log can be written, else 0.", ()),
     "creates_running": ("Creates that this replica's runtime is carrying out.", ()),
     "creates_waiting": ("Creates in this replica's queue.", ()),
     "leading": ("1 if this controller is the leader, else 0.", ()),

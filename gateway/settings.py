@@ -184,6 +184,10 @@ class Settings:
     """HOLDFAST_OTHER_SECRETS_FILE: further accepted secrets, one a line, while the deployment rotates its own; the file may be missing."""
     allowed_origins: frozenset[str] = frozenset()
     """Origins whose pages may open WebSockets; no browser page may by default."""
+    audit: str = "off"
+    """HOLDFAST_AUDIT: the file of the audit log, ``stdout``, or ``off``."""
+    audit_required: bool = False
+    """HOLDFAST_AUDIT_REQUIRED: 1 refuses work while the audit log cannot be written."""
     operators: frozenset[str] = frozenset()
     """HOLDFAST_OPERATORS: owners, separated by commas, whose keys may import, pull and remove shared images."""
     pools_file: Path | None = None
@@ -237,6 +241,8 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         secret_file=_path(env, "HOLDFAST_SECRET_FILE", data_dir / "secret"),
         other_secrets_file=_path(env, "HOLDFAST_OTHER_SECRETS_FILE", data_dir / "other-secrets"),
         allowed_origins=origins,
+        audit=env.get("HOLDFAST_AUDIT") or "off",
+        audit_required=bool(_integer(env, "HOLDFAST_AUDIT_REQUIRED", 0)),
         operators=frozenset(part.strip() for part in env.get("HOLDFAST_OPERATORS", "").split(",") if part.strip()),
         pools_file=_pools_file(env, runtime),
         admission=_admission(env),

@@ -120,6 +120,13 @@ def use_of(connection: HTTPConnection) -> Use:
     return use
 
 
+def note(connection: HTTPConnection, **facts: Any) -> None:
+    """Add facts to the request's entry in the audit log."""
+    use: Use | None = connection.scope.get(USE)
+    if use is not None:
+        use.facts.update(facts)
+
+
 def program_of(connection: HTTPConnection) -> str:
     """The random id by which a program names itself in its requests; "" if it does not."""
     return connection.headers.get(PROGRAM_HEADER, "")[:_PROGRAM_CHARACTERS]

@@ -22,7 +22,8 @@ log = logging.getLogger("gateway")
 
 ROUTE: Final = "holdfast.route"
 """In the scope of a request: the path of its row, for metrics; missing if no row matches."""
-_REQUEST_ID: Final = "holdfast.request_id"
+REQUEST_ID: Final = "holdfast.request_id"
+"""In the scope of an HTTP request: its id."""
 STATUS: Final = "holdfast.status"
 """In the scope of a request: the status of its response, once that has begun."""
 
@@ -39,7 +40,7 @@ class Observed:
             await self._app(scope, receive, send)
             return
         begun = time.monotonic()
-        request_id = scope[_REQUEST_ID] = f"{random.getrandbits(64):016x}"
+        request_id = scope[REQUEST_ID] = f"{random.getrandbits(64):016x}"
 
         async def observed(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -72,6 +73,6 @@ class Problems:
         except Exception:
             if STATUS in scope:
                 raise
-            log.exception("request %s failed", scope.get(_REQUEST_ID, "of a WebSocket"))
+            log.exception("request %s failed", scope.get(REQUEST_ID, "of a WebSocket"))
             error = HoldfastError("internal", "the gateway failed to serve this request")
         await self._answer(scope, error)(scope, receive, send)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from holdfast_wire.errors import HoldfastError
 
@@ -22,7 +22,7 @@ _ENDED: Final = "the API key of the request was revoked, has expired, or has los
 class Use:
     """One request in progress: the principal of its key, the scope that it needs, and the owner and project that it names."""
 
-    __slots__ = ("ended", "limits", "on_end", "owner", "principal", "project", "scope", "task")
+    __slots__ = ("ended", "facts", "limits", "on_end", "owner", "principal", "project", "scope", "task")
 
     def __init__(self, principal: Principal, scope: Scope, owner: str | None, project: str | None) -> None:
         self.principal = principal
@@ -33,6 +33,8 @@ class Use:
         self.ended = False
         self.limits: Sequence[tuple[str, Limits]] = ()
         """What holds for it, if an operator has set limits."""
+        self.facts: dict[str, Any] = {}
+        """What the handler adds to its entry in the audit log."""
         self.on_end: Callable[[], object] | None = None
         """Ends it in place of the cancellation of its task."""
 

@@ -48,8 +48,9 @@ async def begin(gateway: Gateway, record: Record, endpoint: str) -> None:
 
 
 async def settle(gateway: Gateway, record: Record) -> None:
-    """Before a recorded sandbox is removed: what has happened in it arrives at the replica that records it."""
-    if not record.spec.record or not record.endpoint or gateway.recorder.files is None:
+    """Before a sandbox is removed that is recorded or in the audit log: what has happened in it arrives at the replica that follows it."""
+    is_recorded = record.spec.record and gateway.recorder.files is not None
+    if not record.endpoint or not (is_recorded or gateway.audit.is_on):
         return
     with contextlib.suppress(HoldfastError, TimeoutError):
         async with asyncio.timeout(_SETTLE_S), gateway.agents.call(record) as call:

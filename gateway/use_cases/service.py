@@ -20,6 +20,7 @@ from gateway.agents.dial import Dialled, dial
 from gateway.agents.dial_queue import DialQueue
 from gateway.agents.kept_connections import KeptConnections
 from gateway.agents.port_connections import PortConnections
+from gateway.audit.log import AuditLog
 from gateway.identity.principal import Identities
 from gateway.memory_reservation import MemoryReservations
 from gateway.metrics import Metrics
@@ -94,6 +95,9 @@ class Gateway:
         self.pools = PoolsFile(settings.pools_file)
         self.admission = Admission(settings.admission, self.metrics)
         self.quotas = Quotas(settings.admission, store, self.admission, lambda: self.tenants.tenants.limits)
+        self.audit = AuditLog(settings.audit, self.metrics, settings.replica, required=settings.audit_required)
+        self.audited: dict[tuple[str, str], Any] = {}
+        """The sandboxes that are followed for the audit log, by id and incarnation (``audited``)."""
         self.rates = Rates(store, self.metrics)
         self.command_ids: CommandIds = new_command_ids
         self.recorder = Recorder(
@@ -148,6 +152,7 @@ class Gateway:
         self.attached.draining = True
         await self.background.aclose()
         await self.tenants.aclose()
+        await self.audit.aclose()
         await self.recorder.aclose()
         self.agents.close()
         self.ports.close()

@@ -13,7 +13,8 @@ from holdfast_wire.limits import PARAMS_BYTES, PARAMS_ITEMS
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.faces.table import gateway_of, parts
+from gateway.audit.lines import command_facts
+from gateway.faces.table import gateway_of, note, parts
 from gateway.http.bounded_protocol import CONNECTED
 from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
@@ -37,6 +38,7 @@ async def execute(request: Request) -> Response:
         fields = Fields(body)
         waits = fields.boolean("wait", False)
         text = fields.command()
+        note(request, **command_facts(text))
         command = _command(fields, text)
         posted = Posted(body, request.scope[CONNECTED], request.headers.get("idempotency-key"), waits)
         job = await execution.execute(gateway, record, command, posted)

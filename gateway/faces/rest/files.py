@@ -14,7 +14,8 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from gateway.faces.table import parts
+from gateway.audit.lines import masked
+from gateway.faces.table import note, parts
 from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
 from gateway.use_cases import describe, files
@@ -33,6 +34,7 @@ async def write(request: Request) -> Response:
         fields = Fields(await read_json(request, gateway.settings.rest.body_bytes))
     path = fields.path()
     content = fields.base64("content")
+    note(request, path=masked(path), size=len(content))
     await files.write(gateway, record, path, content, fields.user())
     return json_response({"success": True, "path": path, "size": len(content)})
 
@@ -43,6 +45,7 @@ async def read(request: Request) -> Response:
     record = await describe.ready(gateway, principal, request.path_params["sandbox_id"])
     fields = Fields(dict(request.query_params))
     path = fields.path()
+    note(request, path=masked(path))
     content = await files.read(gateway, record, path, fields.user())
     head = orjson.dumps({"path": path, "size": len(content)})[:-1] + b',"content":"'
     if len(content) <= _PIECE:
@@ -77,6 +80,7 @@ async def apply_patch(request: Request) -> Response:
     with in_use(gateway, record):
         fields = Fields(await read_json(request, gateway.settings.rest.body_bytes))
     patch = fields.required("patch", most=gateway.settings.rest.body_bytes)
+    note(request, size=len(patch))
     timeout_s = fields.seconds("timeout_seconds") or 30.0
     result = await files.patch(gateway, record, patch.encode(), timeout_s)
     success = result.get("success") is True

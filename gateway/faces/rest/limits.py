@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.faces.table import parts
+from gateway.faces.table import note, parts
 from gateway.http.request_fields import read_json
 from gateway.http.responses import json_response
 from gateway.identity.limits import Limits
@@ -32,6 +32,7 @@ async def put(request: Request) -> Response:
     gateway, _ = parts(request)
     subject = request.path_params["subject"]
     wanted = limits.limits_of(await read_json(request, _BODY_BYTES))
+    note(request, limits={name: value for name, value in asdict(wanted).items() if value is not None})
     await limits.put(gateway, subject, wanted)
     return json_response(_of(subject, wanted))
 

@@ -8,7 +8,23 @@ from __future__ import annotations
 from gateway.faces.table import PUBLIC, Face, Row
 from gateway.identity.principal import Scope
 
-from . import commands, events, files, groups, history, images, limits, ports, recordings, sandboxes, service, session, snapshots, tenants
+from . import (
+    audit,
+    commands,
+    events,
+    files,
+    groups,
+    history,
+    images,
+    limits,
+    ports,
+    recordings,
+    sandboxes,
+    service,
+    session,
+    snapshots,
+    tenants,
+)
 
 READ, CREATE, EXEC, FILES, IMAGES, ADMIN = Scope.READ, Scope.CREATE, Scope.EXEC, Scope.FILES, Scope.IMAGES, Scope.ADMIN
 
@@ -67,6 +83,7 @@ FACE = Face(
         Row("GET", "/limits", READ, limits.held, unlimited=True),
         Row("PUT", "/limits/{subject}", ADMIN, limits.put),
         Row("DELETE", "/limits/{subject}", ADMIN, limits.delete),
+        Row("GET", "/audit", ADMIN, audit.query),
         Row("GET", "/resources", READ, service.resources),
         Row("GET", "/doctor", READ, service.doctor),
         Row("GET", "/", PUBLIC, service.root),

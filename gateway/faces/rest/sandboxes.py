@@ -15,7 +15,7 @@ from holdfast_wire.rest import SandboxRecord, parse_bytes, parse_cpu
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.faces.table import parts, program_of
+from gateway.faces.table import note, parts, program_of
 from gateway.http.request_fields import Fields, canonical, check_label, read_json
 from gateway.http.responses import json_response
 from gateway.identity.principal import Principal, member_of, project_of
@@ -53,6 +53,7 @@ async def create(request: Request) -> Response:
     )
     if new.spec.record:
         recordings.check(gateway)
+    note(request, sandbox=new.spec.name, image=new.spec.image)
     record = await create_sandbox(gateway, principal, new)
     return json_response(shown(gateway, record), headers={"Location": f"/sandboxes/{record.name}"})
 

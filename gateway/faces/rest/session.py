@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from gateway.faces.table import parts, use_of
 from gateway.http.bounded_protocol import TAKE_OVER
+from gateway.use_cases.audited import following
 
 
 async def attach(request: Request) -> None:
@@ -19,4 +20,6 @@ async def attach(request: Request) -> None:
     take_over = request.scope.get(TAKE_OVER)
     if take_over is None:
         raise HoldfastError("not_found", "this route accepts only WebSocket upgrades", hint="use a WebSocket client, or the SDK")
-    await gateway.attach(principal.owner, request.path_params["sandbox_id"], request.headers, take_over, use_of(request))
+    name = request.path_params["sandbox_id"]
+    async with following(gateway, principal, name):
+        await gateway.attach(principal.owner, name, request.headers, take_over, use_of(request))

@@ -12,7 +12,7 @@ from holdfast_wire.errors import HoldfastError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.faces.table import gateway_of, parts
+from gateway.faces.table import gateway_of, note, parts
 from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
 from gateway.identity.tenants import Project, StoredKey
@@ -35,7 +35,9 @@ async def create_key(request: Request) -> Response:
         None if expires_s is None else time.time() + expires_s,
         fields.text("note", "", most=1000) or "",
     )
+    note(request, key_owner=new.owner, key_project=new.project, scopes=sorted(new.scopes))
     key, text = await keys.create(gateway, principal, new)
+    note(request, made=key.key_id)
     return json_response(_shown(Listed(key)) | {"key": text}, 201, _NO_STORE)
 
 
@@ -56,6 +58,7 @@ async def rotate_key(request: Request) -> Response:
     gateway, principal = parts(request)
     grace_s = Fields(await read_json(request, _BODY_BYTES)).seconds("grace_s", most=MOST_GRACE_S) or 0.0
     key, text = await keys.rotate(gateway, principal, request.path_params["key_id"], grace_s)
+    note(request, made=key.key_id)
     return json_response(_shown(Listed(key)) | {"key": text}, 201, _NO_STORE)
 
 
@@ -68,6 +71,7 @@ async def create_project(request: Request) -> Response:
     """``POST /projects``: ``{"project", "members": […], "sharing"}``."""
     fields = Fields(await read_json(request, _BODY_BYTES))
     sharing = projects.sharing_of(fields.text("sharing", "none", most=100) or "none")
+    note(request, project=fields.text("project", "", most=100), sharing=sharing)
     made = await projects.create(gateway_of(request), fields.required("project", most=100), _texts(fields, "members"), sharing)
     return json_response(_project(made), 201)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 from warnings import warn
 from weakref import WeakSet
 
-from holdfast._arguments import bad, group_name_of, labels_of, name_of, new_id, position_of, sandbox_id_of, since_of, ttl_of
+from holdfast._arguments import bad, given, group_name_of, labels_of, name_of, new_id, position_of, sandbox_id_of, since_of, ttl_of
 from holdfast._async.group import AsyncGroup
 from holdfast._async.images import AsyncImages
 from holdfast._async.recordings import AsyncRecordings
@@ -337,6 +337,16 @@ class AsyncSandboxClient:
         self._events.add(events)
         await events._start()
         return events
+
+    async def audit(
+        self, *, sandbox: str | None = None, owner: str | None = None, since_s: float | None = None, limit: int = 1000
+    ) -> Checks:
+        """The latest entries of the audit log of the replica that answers, the oldest first, as maps. Needs an operator's key.
+
+        ``sandbox`` and ``owner``: only those about them; ``since_s``: only those of the last so many seconds; ``limit``: at most so many.
+        Raises ``UnsupportedError`` if the service keeps no log that it can read.
+        """
+        return await self._rest.audit(given(sandbox=sandbox, owner=owner, since=since_s, limit=limit))
 
     async def doctor(self) -> Checks:
         """The service's checks of its own installation, as maps with name, ok, detail and fix."""

@@ -235,6 +235,11 @@ class AsyncRest:
         more: dict[str, Any] = {} if used else {"json": {"used": False}}
         await self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat", timeout_s=timeout_s, **more)
 
+    async def audit(self, query: dict[str, Any]) -> Checks:
+        """Entries of the audit log."""
+        rows = take((await self.request("GET", "/audit", params=query)).map(), "entries", list, default=[])
+        return [row for row in rows if isinstance(row, dict)]
+
     async def doctor(self) -> Checks:
         rows = take((await self.request("GET", "/doctor")).map(), "checks", list, default=[])
         return [row for row in rows if isinstance(row, dict)]

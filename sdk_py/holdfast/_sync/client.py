@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 from warnings import warn
 from weakref import WeakSet
 
-from holdfast._arguments import bad, group_name_of, labels_of, name_of, new_id, position_of, sandbox_id_of, since_of, ttl_of
+from holdfast._arguments import bad, given, group_name_of, labels_of, name_of, new_id, position_of, sandbox_id_of, since_of, ttl_of
 from holdfast._sync.group import Group
 from holdfast._sync.images import Images
 from holdfast._sync.recordings import Recordings
@@ -338,6 +338,16 @@ class SandboxClient:
         self._events.add(events)
         events._start()
         return events
+
+    def audit(
+        self, *, sandbox: str | None = None, owner: str | None = None, since_s: float | None = None, limit: int = 1000
+    ) -> Checks:
+        """The latest entries of the audit log of the replica that answers, the oldest first, as maps. Needs an operator's key.
+
+        ``sandbox`` and ``owner``: only those about them; ``since_s``: only those of the last so many seconds; ``limit``: at most so many.
+        Raises ``UnsupportedError`` if the service keeps no log that it can read.
+        """
+        return self._rest.audit(given(sandbox=sandbox, owner=owner, since=since_s, limit=limit))
 
     def doctor(self) -> Checks:
         """The service's checks of its own installation, as maps with name, ok, detail and fix."""

@@ -236,6 +236,11 @@ class Rest:
         more: dict[str, Any] = {} if used else {"json": {"used": False}}
         self.request("POST", f"{_sandbox(sandbox_id)}/heartbeat", timeout_s=timeout_s, **more)
 
+    def audit(self, query: dict[str, Any]) -> Checks:
+        """Entries of the audit log."""
+        rows = take((self.request("GET", "/audit", params=query)).map(), "entries", list, default=[])
+        return [row for row in rows if isinstance(row, dict)]
+
     def doctor(self) -> Checks:
         rows = take((self.request("GET", "/doctor")).map(), "checks", list, default=[])
         return [row for row in rows if isinstance(row, dict)]

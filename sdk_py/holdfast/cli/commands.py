@@ -294,6 +294,14 @@ printed.
         "key revoke", "end keys at once, with what is in use with them; for operators", "keys:revoke", "KEY_ID...",
     ),
     Command(
+        "audit", "show who did what, from the service's audit log; for operators", "audit:audit", "",
+        Option("--sandbox", "only what concerns the sandboxes of this name", "NAME"),
+        Option("--owner", "only what this owner did", "OWNER"),
+        Option("--since", "only the last: 90s, 10m, 12h, 30d", "TIME", duration),
+        Option("-n --limit", "the last entries (1000)", "NUMBER", number),
+        more="The service keeps it where HOLDFAST_AUDIT says. --json prints the entries as they are stored, one JSON object per line.",
+    ),
+    Command(
         "limits", "show the limits that hold for this key, or set those of an owner, a project or a key", "limits:limits", "SUBJECT?",
         Option("--set", "set this limit; needs an operator's key, as do the options below", "NAME=NUMBER", many=True),
         Option("--clear", "remove the limits that are not set by --set"), Option("-a --all", "those of every owner, project and key"),
