@@ -120,6 +120,8 @@ class RecordingSettings:
     """HOLDFAST_RECORDING_BYTES: beyond it a recording has no output any more, and beyond twice as much nothing."""
     kept_s: float = 30 * 86400.0
     """HOLDFAST_RECORDING_DAYS: how long one is kept after its end."""
+    owner_bytes: int = 10 * 1024**3
+    """HOLDFAST_RECORDINGS_OWNER_BYTES: of one owner's recordings together; beyond it the oldest complete ones are removed. 0: no limit."""
     flush_s: float = 0.5
     """How long lines are collected before they are written: 5 s for an object store."""
     begin_s: float = 5.0
@@ -288,6 +290,7 @@ def _recordings(env: Mapping[str, str], default: str) -> RecordingSettings:
         place=place,
         limit_bytes=max(_integer(env, "HOLDFAST_RECORDING_BYTES", 64 * 1024 * 1024), 1),
         kept_s=max(_integer(env, "HOLDFAST_RECORDING_DAYS", 30), 1) * 86400.0,
+        owner_bytes=max(_integer(env, "HOLDFAST_RECORDINGS_OWNER_BYTES", 10 * 1024**3), 0),
         flush_s=5.0 if "://" in place else 0.5,
     )
 

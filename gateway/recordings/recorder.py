@@ -24,6 +24,7 @@ from gateway.placement.errors import PlacementUnavailableError
 from gateway.placement.store import PlacementStore
 from gateway.settings import RecordingSettings
 
+from . import retention
 from .files import RecordingFiles, name_of, recording_id
 from .lines import line, note, position
 
@@ -36,6 +37,7 @@ _HELD_BYTES: Final = 4 * 1024 * 1024
 """Most bytes of one recording that wait for the store."""
 _RETRY_S: Final = 5.0
 _SWEEP_S: Final = 3600.0
+_TRIM_S: Final = 60.0
 _CONTENT: Final = ("output", "input")
 
 
@@ -115,6 +117,8 @@ class Recorder:
         self._flushing = asyncio.Lock()
         self._changed = asyncio.Event()
         self._retry_at = 0.0
+        self._trimmed_at: dict[str, float] = {}
+        """When an owner's limit was last looked at, by the owner's folder."""
 
     def __len__(self) -> int:
         return len(self._recordings)
@@ -135,11 +139,12 @@ class Recorder:
         with contextlib.suppress(PlacementUnavailableError):  # it is renewed soon
             await self._store.hold_recordings(self._replica, [recording.member], _LEASE_S, 0)
         try:
-            if spec.parent:
-                await self._flush()
-                await asyncio.to_thread(self._continue_parent, recording.name, spec.owner, spec.parent)
-            await asyncio.to_thread(self.files.write, recording.name, "meta.json", orjson.dumps(meta))
-            await asyncio.to_thread(self.files.append, recording.name, note("recording_started", sandbox_id=spec.name))
+            async with asyncio.timeout(self._settings.begin_s):  # a store that hangs must not hold up the create
+                if spec.parent:
+                    await self._flush()
+                    await asyncio.to_thread(self._continue_parent, recording.name, spec.owner, spec.parent)
+                await asyncio.to_thread(self.files.write, recording.name, "meta.json", orjson.dumps(meta))
+                await asyncio.to_thread(self.files.append, recording.name, note("recording_started", sandbox_id=spec.name))
         except Exception as error:  # noqa: BLE001  as in ``_write``
             log.warning("recording %s: %s", recording.name, error)
             recording.put(note("gap", message="the store of recordings did not answer at the beginning"))
@@ -240,6 +245,7 @@ class Recorder:
                     self.files.append(name, data)
                 if end is not None:
                     self.files.write(name, "end.json", orjson.dumps(end | {"commands": commands}))
+                    self._trim(name.partition("/")[0])
             except Exception as error:  # noqa: BLE001  packages for object stores raise errors of their own
                 return number, error
         return len(batch), None
@@ -304,20 +310,24 @@ class Recorder:
         return None
 
     def _sweep(self) -> None:
-        """Remove recordings that ended, or began, longer ago than they are kept."""
+        """Remove what is older than recordings are kept, and what is over the limit of its owner."""
         assert self.files is not None
         oldest = time.time() - self._settings.kept_s
         try:
             for folder in self.files.names(""):
-                for one in self.files.names(folder):
-                    name = f"{folder}/{one}"
-                    found = self.files.read(name, "end.json") or self.files.read(name, "meta.json")
-                    with contextlib.suppress(ValueError, AttributeError, TypeError):
-                        body = orjson.loads(found or b"{}")
-                        if (body.get("ended_at") or body.get("started_at") or oldest + 1) < oldest:
-                            self.files.remove(name)
+                retention.expire(self.files, folder, oldest)
+                self._trim(folder)
         except Exception as error:  # noqa: BLE001  as in ``_write``
             log.warning("old recordings were not removed: %s", error)
+
+    def _trim(self, folder: str) -> None:
+        """Keep an owner's limit. At most once in a while: it reads what the store has of the owner."""
+        now = time.monotonic()
+        if self.files is None or not self._settings.owner_bytes or now - self._trimmed_at.get(folder, -_TRIM_S) < _TRIM_S:
+            return
+        self._trimmed_at[folder] = now
+        if removed := retention.trim(self.files, folder, self._settings.owner_bytes):
+            log.info("%d recordings of an owner were removed: all of them had over %d bytes", removed, self._settings.owner_bytes)
 
     async def aclose(self) -> None:
         """Write what there is, and leave the recordings to other replicas."""

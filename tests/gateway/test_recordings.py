@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.recordings import retention
 from gateway.recordings.files import Folder, Objects, RecordingFiles, files_of, name_of, stored
 from gateway.recordings.lines import line, note, position
 from gateway.recordings.recorder import _HELD_BYTES, Recorder, _Recording
@@ -143,3 +146,86 @@ async def test_a_store_that_is_away_costs_a_marked_gap_and_no_memory(tmp_path: P
         kinds = [orjson.loads(one)["type"] for one in b"".join(files.lines(name)).splitlines()]
         assert kinds[-2:] == ["gap", "command_ended"]
         assert 0 < kinds.count("output") < 100
+
+
+class Hanging(Folder):
+    """A folder whose calls do not return until ``answers`` is set."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.answers = threading.Event()
+
+    def append(self, name: str, data: bytes) -> None:
+        self.answers.wait(60)
+        super().append(name, data)
+
+
+async def test_a_store_that_hangs_holds_up_no_fact_and_no_memory(tmp_path: Path) -> None:
+    files = Hanging(tmp_path)
+    with _recorder(files) as recorder:
+        name = name_of("ada", f"sb-1.{INCARNATION}")
+        recording = recorder._recordings["m"] = _Recording("m", name, 1 << 30)
+        recording.add([{"type": "output", "time": 1.0, "id": "c", "data": b"first", "n": 0}], "e")
+        flushing = asyncio.create_task(recorder._flush())
+        began = time.monotonic()
+        for number in range(1, 1000):
+            recording.add([{"type": "output", "time": 1.0, "id": "c", "data": b"x" * 10_000, "n": number}], "e")
+            await asyncio.sleep(0)
+        assert time.monotonic() - began < 30, "the store waits for a minute"
+        assert not flushing.done()
+        assert recording.waiting_bytes <= _HELD_BYTES
+        files.answers.set()
+        await flushing
+        await recorder._flush()
+        recording.add([{"type": "command_ended", "time": 1.0, "id": "c", "n": 1000}], "e")
+        await recorder._flush()
+        kinds = [orjson.loads(one)["type"] for one in b"".join(files.lines(name)).splitlines()]
+        assert kinds[-2:] == ["gap", "command_ended"]
+
+
+def _kept(files: RecordingFiles, owner: str, number: int, *, size: int, ended_at: float | None) -> str:
+    name = name_of(owner, f"sb-{number}.{INCARNATION}")
+    files.write(name, "meta.json", orjson.dumps({"started_at": 1.0}))
+    files.append(name, b"x" * size)
+    if ended_at is not None:
+        files.write(name, "end.json", orjson.dumps({"ended_at": ended_at}))
+    return name
+
+
+def test_the_oldest_complete_recordings_of_an_owner_are_removed_beyond_the_limit(files: RecordingFiles) -> None:
+    _kept(files, "ada", 1, size=100_000, ended_at=30.0)
+    _kept(files, "ada", 2, size=100_000, ended_at=20.0)
+    _kept(files, "ada", 3, size=300_000, ended_at=None)
+    _kept(files, "ada", 4, size=100_000, ended_at=10.0)
+    _kept(files, "bob", 5, size=900_000, ended_at=1.0)
+    folder = name_of("ada")
+    assert retention.trim(files, folder, 1_000_000) == 0
+    assert retention.trim(files, folder, 550_000) == 1
+    assert files.names(folder) == [f"sb-{n}.{INCARNATION}" for n in (1, 2, 3)], "the one that ended first"
+    assert retention.trim(files, folder, 1) == 2
+    assert files.names(folder) == [f"sb-3.{INCARNATION}"], "its sandbox lives"
+    assert len(files.names(name_of("bob"))) == 1, "another owner's"
+
+
+def test_recordings_are_removed_when_they_are_old(files: RecordingFiles) -> None:
+    for number, ended_at in ((1, 10.0), (2, 100.0), (3, None)):
+        _kept(files, "ada", number, size=10, ended_at=ended_at)
+    folder = name_of("ada")
+    files.write(f"{folder}/sb-2.{INCARNATION}", "end.json", b"[]")
+    retention.expire(files, folder, 0.5)
+    assert len(files.names(folder)) == 3
+    retention.expire(files, folder, 50.0)
+    assert files.names(folder) == [f"sb-2.{INCARNATION}"], "what cannot be read is left to its owner"
+
+
+async def test_the_limit_is_kept_when_a_recording_ends(tmp_path: Path) -> None:
+    files = Folder(tmp_path)
+    _kept(files, "ada", 1, size=100_000, ended_at=10.0)
+    unused: Any = None
+    settings = RecordingSettings(flush_s=0.01, owner_bytes=50_000)
+    recorder = Recorder(settings, files, unused, unused, unused, BackgroundTasks(), "r")
+    name = name_of("ada", f"sb-2.{INCARNATION}")
+    assert recorder._write([(name, b"x", None, 0)]) == (1, None)
+    assert len(files.names(name_of("ada"))) == 2
+    assert recorder._write([(name, b"x", {"ended_at": 20.0}, 0)]) == (1, None)
+    assert files.names(name_of("ada")) == [f"sb-2.{INCARNATION}"]

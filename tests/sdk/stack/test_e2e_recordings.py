@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -18,6 +20,10 @@ from tests.support.until import until, until_async
 
 pytestmark = requires("namespaces", "redis", "bash")
 DEADLINE_S = 60.0
+
+
+async def _true(value: bool) -> bool:
+    return value
 
 
 async def complete(client: Any, recording_id: str) -> list[dict[str, Any]]:
@@ -104,6 +110,24 @@ async def test_a_recording_continues_when_the_gateway_is_killed(stack: Stack, cl
     assert [one.id for one in commands_of(lines)] == expected
     assert all(one.ended and one.exit_code == 0 for one in commands_of(lines))
     assert "gap" not in [line["type"] for line in lines]
+
+
+async def test_a_store_that_hangs_slows_no_command(stack: Stack, client: Any) -> None:
+    """Its file is replaced by a pipe that nothing reads: whoever opens it waits."""
+    async with await client.create_sandbox("host", memory="64Mi", record=True) as sandbox:
+        shell = await sandbox.shell()
+        await shell.run("echo before")
+        (lines,) = list((stack.data / "recordings").glob(f"*/{sandbox.id}.*/lines"))
+        await until_async(lambda: _true(b"before" in lines.read_bytes()), deadline_s=DEADLINE_S, what="the store to have a command")
+        lines.rename(lines.with_name("earlier"))
+        os.mkfifo(lines)
+        began = time.monotonic()
+        for number in range(200):
+            assert (await shell.run(f"echo {number}")).stdout == f"{number}\n"
+        assert time.monotonic() - began < DEADLINE_S
+        with lines.open("rb") as pipe:  # the store answers again
+            assert b"command_started" in await asyncio.to_thread(pipe.readline)
+            lines.unlink()
 
 
 async def test_a_branch_begins_with_its_parents_recording(client: Any) -> None:
