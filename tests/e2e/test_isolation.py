@@ -235,15 +235,18 @@ def test_a_bomb_harms_only_its_own_sandbox(client: SandboxClient, neighbour: San
     seen = []
     with client.create_sandbox("host", memory="256Mi", cpu=1) as victim, neighbour.shell() as neighbour_shell:
         victim.files.write("/etc/asked", "here")
-        # A short load of the machine by another program spoils one measurement; a slow product spoils every one.
+        # A load of the machine by another program spoils a measurement; a slow product spoils every one.
+        before = measured(victim, neighbour_shell, LOAD, timeout_s=1)
         for _ in range(MEASUREMENTS):
-            loaded = measured(victim, neighbour_shell, LOAD, timeout_s=1)
             bombed = measured(victim, neighbour_shell, bomb, timeout_s=2)
             assert victim.exec("echo over", timeout=30).stdout == "over\n"
             assert neighbour.exec("echo fine").stdout == "fine\n"
-            seen.append((bombed.slowest_answer, bombed.neighbour_p99, loaded.neighbour_p99))
-            if bombed.slowest_answer < ANSWER_S and bombed.neighbour_p99 <= 2 * loaded.neighbour_p99:
+            after = measured(victim, neighbour_shell, LOAD, timeout_s=1)
+            loaded = max(before.neighbour_p99, after.neighbour_p99)
+            seen.append((bombed.slowest_answer, bombed.neighbour_p99, loaded))
+            if bombed.slowest_answer < ANSWER_S and bombed.neighbour_p99 <= 2 * loaded:
                 return
+            before = after
     pytest.fail(f"(slowest answer, the neighbour's p99, its p99 beside a harmless load), in seconds, of each measurement: {seen}")
 
 

@@ -112,3 +112,66 @@ async def test_the_network_helper_is_in_the_groups_of_its_sandbox(shared: Node, 
     wanted = [row for row in rows[0] if "holdfast-" in row and "cpuset" not in row and "cpuacct" not in row]
     assert wanted
     assert set(wanted) <= set(rows[1])
+
+
+COUNTED = """
+import ctypes, fcntl, os, resource, socket, sys, tempfile
+kind, most, kept, total = sys.argv[1], int(sys.argv[2]), [], 0
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+libc = ctypes.CDLL(None)
+def fill(write, size):
+    sent = 0
+    try:
+        while sent < most:
+            sent += write(bytes(size))
+    except BlockingIOError:
+        return sent
+    return sent
+def unix():
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    kept.extend(pair)
+    pair[0].setblocking(False)
+    pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+    return fill(pair[0].send, 60000)
+def pipes():
+    ends = os.pipe2(os.O_NONBLOCK)
+    kept.append(ends)
+    return fill(lambda data: os.write(ends[1], data), 65536)
+def inotify():
+    # 8000 files with long names, created and removed: two events each, in every queue
+    folder = tempfile.mkdtemp()
+    for _ in range(200):
+        queue = libc.inotify_init1(os.O_NONBLOCK)
+        if queue < 0 or libc.inotify_add_watch(queue, folder.encode(), 0x300) < 0:
+            break
+        kept.append(queue)
+    for number in range(8000):
+        path = os.path.join(folder, f"{number:05}" + "x" * 240)
+        open(path, "w").close()
+        os.unlink(path)
+    return len(kept) * 8000 * 2 * 270
+def files():
+    file = os.memfd_create("x")
+    kept.append(file)
+    return os.write(file, bytes(1 << 20))
+try:
+    while total < most and (kind != "inotify" or not total):
+        more = globals()[kind]()
+        if more <= 0:
+            break
+        total += more
+except OSError:
+    pass
+print(total, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["unix", "pipes", "inotify", "files"])
+async def test_what_the_kernel_counts_ends_or_stops_its_user(client: NodeClient, kind: str) -> None:
+    """What a command makes the kernel keep is part of its sandbox's memory: it gets less than it asks for, or is ended."""
+    box = await client.create("counted", memory=MEMORY)
+    async with asyncio.timeout(DEADLINE_S):
+        done = await run(box["endpoint"], "/usr/bin/python3", "-c", COUNTED, kind, str(MOST))
+        assert done["code"] == -9 or int(done["out"]) < MOST, done
+        assert (await run(box["endpoint"], "echo", "alive"))["out"] == "alive\n"
