@@ -27,7 +27,7 @@ from session_agent.node.disk_space import DiskSpace
 from session_agent.node.id_ranges import IdRanges
 from session_agent.node.images.spec import ImageSpec
 from session_agent.node.images.upper import Copied, copy_upper
-from session_agent.node.kernel import freezer, rootfs
+from session_agent.node.kernel import freezer, rootfs, syscalls
 from session_agent.node.kernel.cgroups import SandboxCgroup
 from session_agent.node.kernel.disks import LEAST_BYTES, Clone, Disk, Disks, discard
 from session_agent.node.kernel.hierarchies import Hierarchies
@@ -40,6 +40,9 @@ from session_agent.trees import remove
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _DEATH_S = 30.0
+_BLOCKS_BYTES, _FILE_BYTES = 16 << 20, 64 << 10
+"""Where files share no blocks, a disk with at most so much in use, and so much more for each file, is copied as blocks: creating a file
+costs as much as copying some tens of KiB. Of a larger one the files are copied, from memory and without writing the disk out before."""
 
 
 @dataclass(slots=True, eq=False)
@@ -193,9 +196,27 @@ class ContainerFactory:
 
         return await _to_its_end(copy)
 
+    def can_share(self, container: Container) -> bool:
+        """Whether a clone of what the container has written takes the same time whatever its size."""
+        return self._maps_disks and container.disk is not None and not container.disk.reserved and self._shares_blocks
+
     def can_clone(self, container: Container) -> bool:
-        """Whether what the container has written can be cloned instead, which takes the same time whatever its size."""
-        return self._maps_disks and container.disk is not None and not container.disk.reserved
+        """Whether cloning what the container has written costs less than copying its files."""
+        disk = container.disk
+        if not self._maps_disks or disk is None or disk.reserved:
+            return False
+        size_bytes, files = disk.used()
+        return self._shares_blocks or size_bytes <= _BLOCKS_BYTES + files * _FILE_BYTES
+
+    async def write_out(self, container: Container) -> None:
+        """Write out what the container has in memory of its disk, so that `clone` has little to write while it is frozen."""
+        disk = container.disk
+        assert disk is not None
+        root = os.dup(disk.root)
+        try:
+            await _to_its_end(lambda: syscalls.syncfs(root))
+        finally:
+            os.close(root)
 
     async def clone(self, container: Container) -> Clone:
         """What the processes of a frozen container have written. The caller closes it. Raises OSError, such as ENOSPC."""
@@ -203,7 +224,7 @@ class ContainerFactory:
         assert disk is not None
         assert disks is not None
         if space is not None and (left := space.measure().left) < (held := os.fstat(disk.backing).st_blocks * 512):
-            raise OSError(errno.ENOSPC, f"{held >> 20} MiB are shared and may be written again, {left >> 20} MiB are left")
+            raise OSError(errno.ENOSPC, f"{held >> 20} MiB are shared or copied, {left >> 20} MiB are left")
         made: list[Clone] = []
         try:
             await _to_its_end(lambda: made.append(disks.clone(disk)))
@@ -224,8 +245,12 @@ class ContainerFactory:
 
     @property
     def _maps_disks(self) -> bool:
-        """Whether files on disks belong to ids inside, which the kernel maps to those of the sandbox."""
-        return self._launcher.id_mapping and self.disks is not None and self.disks.cloning
+        """Whether files on disks belong to ids inside, which the kernel maps to those of the sandbox: so any sandbox can use a clone."""
+        return self._launcher.id_mapping and self.disks is not None
+
+    @property
+    def _shares_blocks(self) -> bool:
+        return self.disks is not None and self.disks.share_blocks
 
     async def _until_gone(self, container: Container) -> None:
         try:

@@ -1,9 +1,9 @@
 """What sandboxes have written, stored at one instant: as images, for branches, and for a pause to disk.
 
-Owns how that is taken: as a clone of the sandbox's disk where the data folder's file system can share blocks between files, else as a copy;
-the processes stand still meanwhile. Also owns the branch points, which exist only while branches are created from them, and the clones; no
-file of either outlives the node. ``sandboxes`` decides which sandbox, and holds its lock meanwhile; ``server`` releases the branch points
-of a gateway that has ended. Infra decision 0099.
+Owns how that is taken: as a clone of the sandbox's disk (a reflink where the data folder's file system can share blocks between files, else
+a copy of its blocks if these are few), or as a copy of its files; the processes stand still meanwhile. Also owns the branch points, which
+exist only while branches are created from them, and the clones; no file of either outlives the node. ``sandboxes`` decides which sandbox,
+and holds its lock meanwhile; ``server`` releases the branch points of a gateway that has ended. Infra decision 0099.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Snapshots:
         """Store the files and variables of a sandbox; returns the name of the branch point. Raises what ``ImageStore.commit`` raises."""
         name = secrets.token_hex(16)
         if self._containers.can_clone(container):
-            clone = await self._frozen(box, container, lambda: self._containers.clone(container))
+            clone = await self._clone(box, container)
             layer = f"clone {name}"
             try:
                 image = self._images.above(box.image, layer)
@@ -99,14 +99,18 @@ class Snapshots:
     @contextlib.asynccontextmanager
     async def _written(self, box: Sandbox, container: Container) -> AsyncIterator[Callable[[str, str], Awaitable[Copied]]]:
         """What copies the sandbox's files, as they were at one instant, to a directory."""
-        if not self._containers.can_clone(container):
+        if not self._containers.can_share(container):
             yield lambda target, pool: self._frozen(box, container, lambda: self._containers.copy_written(container, target, pool))
             return
-        clone = await self._frozen(box, container, lambda: self._containers.clone(container))
+        clone = await self._clone(box, container)
         try:
             yield _copier(self._containers, clone)
         finally:
             clone.close()
+
+    async def _clone(self, box: Sandbox, container: Container) -> Clone:
+        await self._containers.write_out(container)
+        return await self._frozen(box, container, lambda: self._containers.clone(container))
 
     async def _frozen(self, box: Sandbox, container: Container, step: Callable[[], Awaitable[T]]) -> T:
         """Do *step* while no process of the sandbox runs."""

@@ -9,8 +9,6 @@ Called by store.py, off the event loop.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import os
 import stat
@@ -18,11 +16,11 @@ import struct
 from dataclasses import dataclass, field
 
 from session_agent.node.images.layers import NOBODY
+from session_agent.node.kernel.file_data import copy_data
 from session_agent.node.kernel.namespaces import IdMap
 from session_agent.node.kernel.rootfs import NAME_FILES
 from session_agent.trees import DIRECTORY, Cursor, Entry, walk
 
-_FICLONE = 0x40049409
 _ORIGIN = "user.overlay.origin"
 _DROPPED = frozenset({_ORIGIN, "user.overlay.impure", "user.overlay.nlink", "user.overlay.uuid"})
 """What overlay records about lower files and about this directory as an upper one."""
@@ -33,7 +31,6 @@ _ACL_NAMED = (0x02, 0x08)
 _CAPABILITY = "security.capability"
 _CAPABILITY_V3, _CAPABILITY_V2 = 0x03000000, 0x02000000
 _REVISION = 0xFF000000
-_CHUNK = 1 << 20
 
 
 @dataclass(slots=True)
@@ -130,7 +127,7 @@ class _Copy:
         try:
             write = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=target)
             try:
-                self.copied.size_bytes += _copy_data(read, write, state.st_size)
+                self.copied.size_bytes += copy_data(read, write, state.st_size)
                 self._attributes(read, write, state)
             finally:
                 os.close(write)
@@ -181,49 +178,6 @@ def _open(name: str, parent: int, state: os.stat_result, kind: int = 0) -> int:
             return os.open(name, flags, dir_fd=parent)
         finally:
             os.chmod(name, stat.S_IMODE(state.st_mode), dir_fd=parent)
-
-
-def _copy_data(source: int, target: int, size: int) -> int:
-    """Copy the content, as a reflink where the file system can; holes stay holes. Returns the bytes of data."""
-    if size == 0:
-        return 0
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
-    except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.EPERM):
-            raise
-    else:
-        return os.fstat(target).st_blocks * 512
-    os.ftruncate(target, size)
-    data = end = 0
-    while end < size:
-        try:
-            start = os.lseek(source, end, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                break
-            raise
-        end = os.lseek(source, start, os.SEEK_HOLE)
-        data += end - start
-        _copy_range(source, target, start, end)
-    return data
-
-
-def _copy_range(source: int, target: int, start: int, end: int) -> None:
-    buffer = memoryview(bytearray(0))
-    while start < end:
-        try:
-            count = 0 if buffer else os.copy_file_range(source, target, end - start, start, start)
-        except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                raise
-            buffer = memoryview(bytearray(min(_CHUNK, end - start)))
-        if buffer:
-            read = os.preadv(source, [buffer[: end - start]], start)
-            count = os.pwrite(target, buffer[:read], start)
-        if count == 0:
-            return
-        start += count
 
 
 def content_digest(directory: str) -> str:

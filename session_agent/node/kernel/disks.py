@@ -1,10 +1,10 @@
 """The disk of one sandbox: an ext4 file system of a fixed size in an unnamed file, through a loop device.
 
-Owns blank disks (copies of a formatted template), mounting one, cloning one where files can share blocks, and discarding one without
-writing its unsaved pages. The file is sparse, unless the size is reserved. The kernel itself returns ENOSPC when the disk is full, whatever
-the sandbox does with links, holes or deleted files. Needs root, loop devices and mkfs.ext4; ``missing_requirement`` returns what is
-missing. Quotas would be cheaper, but few kernels and mounts support them. Called by containers.py on threads: every step here waits for a
-device. disk_space.py decides how much of a sparse disk may be used. Infra decisions 0023, 0074 and 0099.
+Owns blank disks (copies of a formatted template), mounting one, cloning one (a reflink, or a copy of the blocks in use), and discarding
+one without writing its unsaved pages. The file is sparse, unless the size is reserved. The kernel itself returns ENOSPC when the disk is
+full, whatever the sandbox does with links, holes or deleted files. Needs root, loop devices and mkfs.ext4; ``missing_requirement`` returns
+what is missing. Quotas would be cheaper, but few kernels and mounts support them. Called by containers.py on threads: every step here waits
+for a device. disk_space.py decides how much of a sparse disk may be used. Infra decisions 0023, 0074 and 0099.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 from session_agent.node.kernel import rootfs
 from session_agent.node.kernel import syscalls as sys_
+from session_agent.node.kernel.file_data import copy_data, share_blocks
 from session_agent.node.kernel.namespaces import shared_ids
 
 LEAST_BYTES = 64 << 20
@@ -41,7 +42,6 @@ _FORMAT = (
 )  # fmt: skip
 # No barriers and no journal, because a disk does not outlive its sandbox.
 _OPTIONS = ("nobarrier", "noinit_itable")
-_FICLONE = 0x40049409
 _RETURNS_BLOCKS = "discard"
 """Returns freed blocks to the machine; a reserved disk keeps them."""
 BLOCK_BYTES = 4096
@@ -68,12 +68,17 @@ class Disk:
     kept_blocks: int = -1
     """How many free blocks are kept from the sandbox; -1 before that was changed."""
     clones: set[Clone] = field(default_factory=set)
-    """Those that exist. What the sandbox overwrites of the shared blocks needs room of its own."""
+    """Those that share blocks with it. What the sandbox overwrites of these needs room of its own."""
 
     def free_bytes(self) -> int:
         """What the sandbox has not used, whether or not it may use it. Raises OSError."""
         status = os.fstatvfs(self.root)
         return status.f_bfree * status.f_frsize
+
+    def used(self) -> tuple[int, int]:
+        """Bytes and files that the sandbox has, on the disk or still in memory. Raises OSError."""
+        status = os.fstatvfs(self.root)
+        return (status.f_blocks - status.f_bfree) * status.f_frsize, status.f_files - status.f_ffree
 
     def promised_bytes(self) -> int:
         """What the sandbox has written or allocated and the file behind the disk does not hold yet. Raises OSError."""
@@ -98,10 +103,10 @@ class Disk:
 
 
 class Clone:
-    """The files of a disk as they were at one instant, read-only, in an unnamed file that shares its blocks with the disk's."""
+    """The files of a disk as they were at one instant, read-only, in an unnamed file that may share its blocks with the disk's."""
 
-    def __init__(self, disk: Disk, backing: int) -> None:
-        """Owns *backing* from then on. Raises OSError."""
+    def __init__(self, disk: Disk, backing: int, *, shared: bool) -> None:
+        """Owns *backing* from then on; *shared*: it shares blocks with the disk's file. Raises OSError."""
         self.held_bytes = os.fstat(backing).st_blocks * 512
         self._disk = disk
         self._backing = backing
@@ -110,7 +115,8 @@ class Clone:
         except BaseException:
             os.close(backing)
             raise
-        disk.clones.add(self)
+        if shared:
+            disk.clones.add(self)
 
     def mount(self) -> int:
         """A new detached mount; each may map owners in its own way. Raises OSError."""
@@ -144,8 +150,8 @@ class Disks:
         self._directory = directory
         self._templates: dict[int, list[tuple[int, bytes]]] = {}
         self._making = threading.Lock()
-        self.cloning = not why_not_cloned(directory)
-        """Whether `clone` works. Then the owners of the files are ids inside, so that any sandbox can use a clone."""
+        self.share_blocks = not why_not_cloned(directory)
+        """Whether a clone shares the blocks of the disk's file, and so takes the same time and no room, whatever its size."""
 
     def create(self, size_bytes: int, owner: int, *, reserved: bool = False) -> Disk:
         """Create a disk for the sandbox whose root has the id *owner*. *reserved*: nothing else can take its room on the machine.
@@ -172,15 +178,15 @@ class Disks:
             raise
 
     def clone(self, disk: Disk) -> Clone:
-        """What *disk*, whose sandbox is frozen, contains now. Raises OSError."""
+        """What *disk*, whose sandbox is frozen, contains now. Raises OSError, for example ENOSPC."""
         sys_.syncfs(disk.root)
         made = self._unnamed(0)
         try:
-            fcntl.ioctl(made, _FICLONE, disk.backing)
+            copy_data(disk.backing, made, disk.size_bytes)
         except BaseException:
             os.close(made)
             raise
-        return Clone(disk, made)
+        return Clone(disk, made, shared=self.share_blocks)
 
     def _format(self, size_bytes: int) -> list[tuple[int, bytes]]:
         """Format a disk; returns the non-empty ranges and their content."""
@@ -233,7 +239,7 @@ def why_not_cloned(directory: str) -> str:
         return str(error)
     try:
         os.pwrite(files[0], bytes(BLOCK_BYTES), 0)
-        fcntl.ioctl(files[1], _FICLONE, files[0])
+        share_blocks(files[0], files[1])
         return ""
     except OSError as error:
         return error.strerror or str(error)
