@@ -7,6 +7,7 @@ programs run in processes of their own, because these SDKs are in an environment
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ TOP = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 PYTHON = TOP / ".venv-e2b" / "bin" / "python"
 TEMPLATE = "base"
+DOMAIN = "box.test"
+"""Of previews; no name server knows it."""
+NPM = "2.51.0"
+"""The version of the npm package."""
 _ACCOUNT = """
 set -e
 userdel user 2>/dev/null || true  # of the machine
@@ -67,6 +72,20 @@ def python() -> Path:
     return PYTHON
 
 
+def npm_folder() -> Path:
+    """A folder that has the npm package, fetched now if it is missing."""
+    folder = TOP / "build" / "e2b-npm" / NPM
+    if not (folder / "node_modules" / "e2b").exists():
+        if shutil.which("npm") is None or shutil.which("node") is None:
+            unmet("the npm package e2b", "node or npm is not installed")
+        folder.mkdir(parents=True, exist_ok=True)
+        install = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(folder), f"e2b@{NPM}"]
+        made = subprocess.run(install, capture_output=True, text=True, check=False)
+        if made.returncode != 0:
+            unmet("the npm package e2b", made.stderr.strip()[-500:])
+    return folder
+
+
 def make_template(stack: Stack) -> None:
     """The image ``base``: the machine's toolchain with the account that E2B's templates have."""
     with SandboxClient(stack.url, stack.key) as client, client.create_sandbox("host") as sandbox:
@@ -78,6 +97,6 @@ def make_template(stack: Stack) -> None:
 @pytest.fixture(scope="session")
 def facade() -> Iterator[Facade]:
     python()
-    with running_stack() as stack:
+    with running_stack({"HOLDFAST_PREVIEW_DOMAIN": DOMAIN}) as stack:
         make_template(stack)
         yield Facade(stack)

@@ -18,3 +18,7 @@ def test_the_asynchronous_sdk(facade: Facade) -> None:
 
 def test_terminals_input_watches_pauses_and_snapshots(facade: Facade) -> None:
     facade.run("interactive")
+
+
+def test_signed_urls_and_the_hosts_of_sandboxes(facade: Facade) -> None:
+    facade.run("hosts")
