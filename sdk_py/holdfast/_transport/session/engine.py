@@ -95,6 +95,8 @@ class Engine:
         """When the time of the current attempt is over."""
         self._latest: Verdict | None = None
         """Of the current outage."""
+        self._was_answered = False
+        """Whether the attempt before got an answer of the service."""
         self._woken = False
         """Whether another session of the client has shortened a pause of this outage."""
         self._jitter = jitter
@@ -211,9 +213,10 @@ class Engine:
             self.fail(verdict.why)
             return None
         answered = websocket is not None and (websocket.open or (websocket.refusal is not None and websocket.refusal.status > 0))
-        if self._latest is not None and self._cut_short and not answered and now >= self._attempt_ends:
-            verdict = self._latest  # this attempt had too little time to show anything; one that failed earlier shows that nothing answers
-        self._latest = verdict
+        if self._latest is not None and not answered and (self._was_answered or (self._cut_short and now >= self._attempt_ends)):
+            # One attempt without an answer, or with too little time for one, does not show that nothing answers: those before it count.
+            verdict = self._latest
+        self._latest, self._was_answered = verdict, answered
         spent = now - self._down_since
         definite = verdict.not_holdfast and verdict.answered and not self.attached_once
         if definite or spent >= limit_s:
