@@ -221,6 +221,16 @@ class Runtime(Protocol):
 
 
 @runtime_checkable
+class OneMachine(Protocol):
+    """All sandboxes run on one machine: a limit of cpu above its cores is no limit there, and so it is lowered to them."""
+
+    @property
+    def cores(self) -> float:
+        """How many the machine has."""
+        ...
+
+
+@runtime_checkable
 class HasImages(Protocol):
     """It has an image store, which may be an ``ImageArchives`` or ``KeptImages`` too."""
 

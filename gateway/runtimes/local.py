@@ -59,6 +59,10 @@ class LocalRuntime:
         self._size = float(os.cpu_count() or 1), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     @property
+    def cores(self) -> float:
+        return self._size[0]
+
+    @property
     def images(self) -> NodeImages:
         return self._images
 

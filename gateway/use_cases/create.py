@@ -22,7 +22,7 @@ from gateway.identity.limits import limits_for
 from gateway.identity.principal import Principal, member_of, project_of
 from gateway.model.records import Cause, Record, SandboxSpec
 from gateway.placement.errors import PlacementUnavailableError, RebuildingError
-from gateway.runtimes.base import RuntimeUnavailableError
+from gateway.runtimes.base import OneMachine, RuntimeUnavailableError
 
 from . import recordings
 from .admission import QueuePlace
@@ -69,6 +69,7 @@ async def create(gateway: Gateway, principal: Principal, new: NewSandbox) -> Rec
     refusals of a group, and with ``new.wait`` the cause of a failure.
     """
     assert new.spec.owner == principal.owner
+    new = _lowered(gateway, new)
     await _check_sizes(gateway, new)
     reserved: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
     creation = gateway.background.start(_create(gateway, new, reserved), f"creation of {new.spec.sandbox_id}")
@@ -97,6 +98,14 @@ async def _create(gateway: Gateway, new: NewSandbox, reserved: asyncio.Future[Re
             finally:
                 del gateway.creations[made], gateway.in_creation[made]
     return await asyncio.shield(running) if running is not None and new.wait else record
+
+
+def _lowered(gateway: Gateway, new: NewSandbox) -> NewSandbox:
+    """The request with no more cpu than the one machine has: task files ask for four cores on every laptop. The record has what is given."""
+    runtime, spec = gateway.runtime, new.spec
+    if "cpu" not in new.sizes or not isinstance(runtime, OneMachine) or spec.cores <= runtime.cores:
+        return new
+    return replace(new, spec=replace(spec, cpu=f"{runtime.cores:g}", cores=runtime.cores))
 
 
 async def _check_sizes(gateway: Gateway, new: NewSandbox) -> None:

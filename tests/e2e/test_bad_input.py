@@ -132,7 +132,7 @@ def test_bad_quantity(client: SandboxClient, rest: httpx.Client, wrong: dict[str
 
 
 def test_more_than_the_machine_has(client: SandboxClient) -> None:
-    with pytest.raises(InvalidArgumentError, match="cpu=1000 is more than any machine here has") as refused:
+    with pytest.raises(InvalidArgumentError, match="memory=1Ti is more than any machine here has") as refused:
         client.create_sandbox("host", cpu=1000, memory="1Ti")
     is_clear(refused.value, "invalid_quantity")
 

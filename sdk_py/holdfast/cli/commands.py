@@ -365,11 +365,23 @@ tool and deleted when the server ends. HOLDFAST_MCP_TOKEN is the token of HTTP c
 """,
     ),
     Command("doctor", "check this machine and the service, and print what to do", "doctor:doctor"),
+    Command(
+        "completion", "print the completion of this command line for a shell", "completion:completion", "SHELL",
+        more="""
+SHELL is bash, zsh or fish. In its startup file: eval "$(holdfast completion bash)", source <(holdfast completion zsh), or
+holdfast completion fish | source.
+""",
+    ),
     Command("info", "print what the service is and has", "version:info", "", _FORMAT, _DOCKER),
     Command("version", "print the version", "version:version", "", _FORMAT, _DOCKER),
     Delegated("recipes", "train and evaluate agents: tasks, rollouts, data sets, reports (recipes --help)", "recipes:recipes", "COMMAND"),
 )}  # fmt: skip
 NAMES = sorted({*_COMMANDS, *ALIASES, "help"})
+
+
+def all_commands() -> list[Command]:
+    """Every command, in the order of the help."""
+    return [*_COMMANDS.values()]
 
 
 def named(words: Sequence[str]) -> tuple[Command | None, int]:

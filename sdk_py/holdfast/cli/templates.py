@@ -7,7 +7,6 @@ refused by name, before any request is sent. Called by ``inspect``, ``list``, ``
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,7 +25,7 @@ Evaluate = Callable[[Mapping[str, Any]], str]
 def template(text: str) -> Evaluate:
     """A function that evaluates ``text`` on a map. Raises ``UsageError`` for what is not understood."""
     if text == "json":
-        return lambda record: json.dumps(record, default=str)
+        return _json
     parts: list[str | Callable[[Mapping[str, Any]], Any]] = []
     end = 0
     for action in _ACTION.finditer(text):
@@ -59,14 +58,20 @@ def _action(text: str) -> Callable[[Mapping[str, Any]], Any]:
         case [path] if _PATH.fullmatch(path):
             return lambda record: _value(record, path)
         case ["json", path] if _PATH.fullmatch(path):
-            return lambda record: json.dumps(_value(record, path), default=str)
+            return lambda record: _json(_value(record, path))
         case ["len", path] if _PATH.fullmatch(path):
             return lambda record: len(_value(record, path) or ())
         case ["index", path, key] if _PATH.fullmatch(path) and (key.startswith('"') or key.isdigit()):
-            at = json.loads(key)
+            at = int(key) if key.isdigit() else key[1:-1].replace('\\"', '"')
             return lambda record: _at(_value(record, path), at)
     hint = 'write {{.Field.Field}}, {{json .Field}}, {{len .Field}} or {{index .Field "key"}}; --json prints all there is'
     raise UsageError(f"the format's {{{{{text}}}}} is not understood", hint=hint)
+
+
+def _json(value: Any) -> str:
+    import json  # takes longer than the rest of a short command
+
+    return json.dumps(value, default=str)
 
 
 def _value(record: Any, path: str) -> Any:

@@ -56,6 +56,8 @@ _WITHOUT_EFFECT = frozenset(
     }
 )  # fmt: skip
 """What changes nothing that a sample can see, or what every sandbox has."""
+_images: dict[str, str] = {}
+"""The names of images by the paths that Inspect has made of them."""
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncSandboxClient] = WeakKeyDictionary()
 
 
@@ -249,6 +251,7 @@ def _services(config: Any) -> dict[str, ComposeService]:
     if is_dockerfile(config):
         raise ValueError(f"{config}: images are not built here; build it elsewhere, `holdfast image import` it, and name it: holdfast:NAME")
     if isinstance(config, str) and not is_compose_yaml(config):
+        config = _image_of(config)
         return {"default": ComposeService(image=config, network_mode="none")}  # as Inspect's own default
     compose = parse_compose_yaml(config) if isinstance(config, str) else config
     if not isinstance(compose, ComposeConfig):
@@ -265,6 +268,16 @@ def _services(config: Any) -> dict[str, ComposeService]:
     if first not in compose.services:
         raise ValueError("no service is called 'default', and none has 'x-default: true'")
     return {first: compose.services[first], **compose.services}
+
+
+def _image_of(config: str) -> str:
+    """The image that the user has named: Inspect takes it for a file beside the task, and makes its path absolute.
+
+    It works in the task's directory when a task begins, and that is where the name is found; a sample may begin elsewhere.
+    """
+    if os.path.isabs(config) and config not in _images:
+        _images[config] = os.path.relpath(config)
+    return _images.get(config, config)
 
 
 def _environment(service: ComposeService) -> dict[str, str] | None:

@@ -82,10 +82,11 @@ async def test_a_closed_input_is_an_end_of_file(live: Any) -> None:
 
 async def test_types_keys_on_a_terminal(live: Any) -> None:
     shell = await live.shell(tty=True)
-    async with await shell.interact("read -p 'name? ' name; echo hello $name; sleep 600") as program:
+    async with await shell.interact("read -p 'name? ' name; echo hello $name; read -p 'again? '") as program:
         await program.expect("name? ", PROMPT_S)
         await program.send("world\n")
         assert (await program.expect("hello world", PROMPT_S)).endswith("hello world")
+        await program.expect("again? ", PROMPT_S)
         await program.send("\x03")
         assert (await program.wait(PROMPT_S)).exit_code == 130
 
