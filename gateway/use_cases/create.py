@@ -101,7 +101,7 @@ async def _create(gateway: Gateway, new: NewSandbox, reserved: asyncio.Future[Re
 
 
 def _lowered(gateway: Gateway, new: NewSandbox) -> NewSandbox:
-    """The request with no more cpu than the one machine has: task files ask for four cores on every laptop. The record has what is given."""
+    """The request with no more cpu than the one machine has: task files ask for four on any laptop. The record has what is given."""
     runtime, spec = gateway.runtime, new.spec
     if "cpu" not in new.sizes or not isinstance(runtime, OneMachine) or spec.cores <= runtime.cores:
         return new
