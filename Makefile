@@ -54,7 +54,7 @@ soak: .venv/.stamp ## The longest: a thousand sandboxes, a thousand pods, reader
 test-cluster: .venv/.stamp ## What needs a cluster, on the one KUBECONFIG names (HOLDFAST_BUNDLE_IMAGE, HOLDFAST_TEST_IMAGE)
 	@CI=true exec $(PY) -m pytest tests/kubernetes -m cluster -s $(ARGS)
 
-test-page: .venv/.stamp ## The page in headless Chromium; pictures in build/page (ARGS="-k terminal")
+test-page: .venv/.stamp ## The page in headless Chromium; pictures in build/page (ARGS="-k terminal", ARGS=--all)
 	@exec $(PY) -m pytest tests/page -p no:xdist $(ARGS)
 
 test-docker: .venv/.stamp ## The same commands in docker's default container and in a sandbox (ARGS="-k sudo --docker-json FILE")

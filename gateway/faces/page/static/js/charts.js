@@ -1,7 +1,9 @@
 // Charts as inline SVG: lines with a shared cursor, stacked columns, sparklines, meters. Colours come from classes in style.css.
 import { h, s } from "./dom.js";
 
-const path = (values, x, y) => values.map((v, i) => `${i ? "L" : "M"}${x(i).toFixed(1)} ${y(v).toFixed(1)}`).join("");
+/** A line through the values; what is not known has none. */
+const path = (values, x, y) => values.map((v, i) => (Number.isFinite(v) ? `${Number.isFinite(values[i - 1]) ? "L" : "M"}${x(i).toFixed(1)} ${y(v).toFixed(1)}${Number.isFinite(values[i - 1]) || Number.isFinite(values[i + 1]) ? "" : "h2"}` : "")).join("");
+const highest = (values) => Math.max(...values.filter(Number.isFinite));
 function nice(max) {
   const unit = 10 ** Math.floor(Math.log10(max));
   return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((m) => m * unit).find((m) => m >= max) ?? 10 * unit;
@@ -11,15 +13,16 @@ export function spark(all, max, { width = 64, height = 16, label = "" } = {}) {
   return s("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, width, height, preserveAspectRatio: "none", role: "img", "aria-label": label },
     s("path", { class: "spark-base", d: `M0 ${height - 0.5}H${width}` }), s("path", { class: "spark-line", d: path(values, x, y), "vector-effect": "non-scaling-stroke" }));
 }
-/** Lines over the last hour. `series`: [{name, values, cls}]; the last value stands beside the name; one cursor for all charts of a page. */
+/** Lines over the last hour; what is not known is NaN, and drawn as nothing. `series`: [{name, values, cls}]; the last value stands beside the name; one cursor for all charts of a page. */
 export function lineChart({ title, unit, series, ticks, format = String, axis = format, bottom = 0, log = false }) {
-  const W = 420, H = 128, top = Math.max(...series.flatMap((line) => line.values)), max = log ? 10 ** Math.ceil(Math.log10(top)) : nice(top * 1.05), n = series[0].values.length;
+  const W = 420, H = 128, top = highest(series.flatMap((line) => line.values)), max = log ? 10 ** Math.ceil(Math.log10(top)) : nice(top * 1.05), n = series[0].values.length;
   const marks = log ? Array.from({ length: Math.round(Math.log10(max)) + 1 }, (_, i) => max / 10 ** i) : [max, (max + bottom) / 2, bottom];
   const x = (i) => i / (n - 1) * W, y = (v) => (log ? H - Math.log10(Math.max(v, 1)) / Math.log10(max) * H : H - (v - bottom) / (max - bottom) * H);
-  const legend = h("div.legend", series.map((line) => h("span", { cls: `key ${line.cls}` }, h("i"), line.name, " ", h("b", format(line.values[n - 1])))));
+  const shown = (v) => (Number.isFinite(v) ? format(v) : "–");
+  const legend = h("div.legend", series.map((line) => h("span", { cls: `key ${line.cls}` }, h("i"), line.name, " ", h("b", shown(line.values[n - 1])))));
   const cursor = s("path", { class: "cursor", d: `M0 0V${H}`, visibility: "hidden", "vector-effect": "non-scaling-stroke" });
   const svg = s("svg", { class: "plot", viewBox: `0 0 ${W} ${H}`, preserveAspectRatio: "none", role: "img",
-    "aria-label": `${title}: ${series.map((l) => `${l.name} now ${format(l.values[n - 1])}, highest ${format(Math.max(...l.values))}`).join("; ")}` },
+    "aria-label": `${title}: ${series.map((l) => `${l.name} now ${shown(l.values[n - 1])}, highest ${shown(highest(l.values))}`).join("; ")}` },
     marks.map((v) => s("path", { class: "grid", d: `M0 ${y(v)}H${W}`, "vector-effect": "non-scaling-stroke" })),
     [...series].reverse().map((line) => s("path", { class: `line ${line.cls}`, d: path(line.values, x, y), "vector-effect": "non-scaling-stroke" })), cursor);
   const fig = h("figure.chart", h("figcaption", h("h2", title), h("span.note", unit)), legend,
@@ -28,7 +31,7 @@ export function lineChart({ title, unit, series, ticks, format = String, axis = 
   const show = (i) => {
     cursor.setAttribute("visibility", i === null ? "hidden" : "visible");
     if (i !== null) cursor.setAttribute("d", `M${x(i)} 0V${H}`);
-    series.forEach((line, k) => { legend.children[k].querySelector("b").textContent = format(line.values[i ?? n - 1]); });
+    series.forEach((line, k) => { legend.children[k].querySelector("b").textContent = shown(line.values[i ?? n - 1]); });
   };
   svg.addEventListener("pointermove", (e) => {
     const box = svg.getBoundingClientRect();

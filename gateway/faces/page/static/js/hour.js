@@ -38,11 +38,12 @@ export function faults(all, now) {
   const order = ["infrastructure", "workload", "caller"];
   return { columns, causes: [...causes.values()].sort((a, b) => order.indexOf(a.fault) - order.indexOf(b.fault) || b.times - a.times) };
 }
-/** Commands a second in each minute. @param {{at: number, count: number}[]} seen @param {number} now */
-export function rate(seen, now) {
+/** Commands a second in each minute; NaN before the page began to follow them. @param {{at: number, count: number}[]} seen @param {number} now @param {number} since */
+export function rate(seen, now, since) {
   const counts = new Array(MINUTES).fill(0);
   for (const { at, count } of seen) { const k = minute(at, now); if (k >= 0) counts[k] += count; }
-  return counts.map((n) => n / 60);
+  const first = minute(since, now);
+  return counts.map((n, i) => (i < first ? NaN : n / 60));
 }
 /** The times under an axis of the last hour. @param {number} now */
 export const ticks = (now) => [60, 45, 30, 15].map((back) => new Date((now - back * 60) * 1000).toISOString().slice(11, 16)).concat("now");

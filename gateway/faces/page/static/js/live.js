@@ -52,6 +52,8 @@ class Live extends EventTarget {
     /** How long the last loss of the connection took, in seconds, and whether events were lost; null if there was none, or it was dismissed. `of`: what was lost. @type {{took: number, gap: string, of: "offline"|"stale"}|null} */
     this.reconnected = null;
     this.loaded = false;
+    /** When this page began to follow events, in seconds since the epoch. */
+    this.opened = Date.now() / 1000;
     /** Times of creates, in seconds since the epoch, and what the last hour knows of commands. @type {{at: number, count: number}[]} */
     this.commands = [];
     /** @type {{name: string, facts: any}[]|null} */

@@ -40,7 +40,7 @@ export function copyable(text, { label = "Copy" } = {}) {
   });
   return node;
 }
-export const command = (text) => h("div.cmd", h("code", h("span.prompt", { "aria-hidden": "true" }, "$ "), text), copyable(text));
+export const command = (text) => h("div.cmd", h("code", { tabindex: 0 }, h("span.prompt", { "aria-hidden": "true" }, "$ "), text), copyable(text));
 export const segmented = (label, options, current, onpick) => h("div.seg", { role: "group", "aria-label": label },
   options.map(([value, text, extra]) => h("button", { type: "button", "aria-pressed": String(value === current), onclick: () => onpick(value) }, text, extra === undefined ? null : h("span.n", extra))));
 

@@ -50,7 +50,7 @@ export const groups = {
       const found = sums(live.list_(), (one) => one.group), held = body.contains(document.activeElement) ? document.activeElement?.getAttribute("href") : null;
       replace(note, found.length ? `${count(found.length)} in the last hour, the youngest first` : "");
       replace(body, found.length ? [table("Group", found, (sum) => link(safe(sum.name), at(sum.name), "mono"), (sum) => query(`group:${sum.name}`)), h("p.note", NOTE)]
-        : empty("No groups yet", "A group is the sandboxes of one run. They end together when the client of the run ends or stops renewing the lease.", h("div.cmd", h("code", "with client.group(\"my-run\") as group: client.create_sandbox(\"host\", group=group)"))));
+        : empty("No groups yet", "A group is the sandboxes of one run. They end together when the client of the run ends or stops renewing the lease.", h("div.cmd", h("code", { tabindex: 0 }, "with client.group(\"my-run\") as group: client.create_sandbox(\"host\", group=group)"))));
       if (held) /** @type {HTMLElement|undefined} */ ([...body.querySelectorAll("a")].find((a) => a.getAttribute("href") === held))?.focus();
     });
     add(root, [h("header.head", h("h1", "Groups"), note), body]);

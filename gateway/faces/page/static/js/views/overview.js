@@ -14,8 +14,6 @@ const none = (text) => h("p.pad.note", text);
 function chart(options, values) {
   return values.some((v) => Number.isFinite(v) && v > 0) ? lineChart(options) : h("figure.chart", h("figcaption", h("h2", options.title), h("span.note", options.unit)), h("p.note", options.none));
 }
-/** Values for a line: what is unknown at first has the first known value. */
-const filled = (values) => { const first = values.find(Number.isFinite) ?? 0; let last = first; return values.map((v) => (last = Number.isFinite(v) ? v : last)); };
 
 export const overview = {
   title: "Overview",
@@ -31,11 +29,11 @@ export const overview = {
       return h("section.counts", { "aria-label": "Sandboxes by state" }, cells.map(([name, value, note]) => h("a", { cls: `cell st-${name}`, href: query(`state:${name}`) }, h("span.name", glyph(name), name[0].toUpperCase() + name.slice(1)), h("b", count(value)), h("span.note", note))));
     }
     function charts(all, now) {
-      const made = creates(all, now), commands = rate(live.commands, now), ms = (v) => `${v < 10 ? v.toFixed(1) : count(Math.round(v))} ms`;
+      const made = creates(all, now), commands = rate(live.commands, now, live.opened), ms = (v) => `${v < 10 ? v.toFixed(1) : count(Math.round(v))} ms`;
       return h("div.grid3",
         panel(null, chart({ title: "Creates", unit: "a minute", ticks: ticks(now), series: [{ name: "became ready", values: made.counts, cls: "one" }], format: (v) => count(Math.round(v)), none: "No sandbox became ready in the last hour." }, made.counts)),
-        panel(null, chart({ title: "Ready time", unit: "ms, log scale", log: true, axis: (v) => count(v), ticks: ticks(now), series: [{ name: "p50", values: filled(made.p50), cls: "one" }, { name: "p99", values: filled(made.p99), cls: "two" }], format: ms, none: "No sandbox became ready in the last hour." }, made.p50)),
-        panel(null, chart({ title: "Commands", unit: "a second", ticks: ticks(now), series: [{ name: "started", values: commands, cls: "one" }], format: (v) => (v < 10 ? v.toFixed(1) : count(Math.round(v))), none: "No command was seen in the last hour." }, commands)));
+        panel(null, chart({ title: "Ready time", unit: "ms, log scale", log: true, axis: (v) => count(v), ticks: ticks(now), series: [{ name: "p50", values: made.p50, cls: "one" }, { name: "p99", values: made.p99, cls: "two" }], format: ms, none: "No sandbox became ready in the last hour." }, made.p50)),
+        panel(null, chart({ title: "Commands", unit: "a second", ticks: ticks(now), series: [{ name: "started", values: commands, cls: "one" }], format: (v) => (v < 10 ? v.toFixed(1) : count(Math.round(v))), none: "No command started since this page was opened." }, commands)));
     }
     function causes(all, now) {
       const found = faults(all, now), total = (whose) => found.causes.filter((c) => c.fault === whose).reduce((sum, c) => sum + c.times, 0), sum = FAULTS.reduce((n, w) => n + total(w), 0), most = Math.max(...found.causes.map((c) => c.times), 1);

@@ -1,6 +1,6 @@
 // Replays a recording: a list of commands, a screen, and a scrubber with one segment for each command. Owns the position, its pace and its keys.
 // The screen of a terminal is xterm.js, which gets what the terminal got and answers nothing.
-import { add, bytes, clock, h, replace, safe, wall } from "../dom.js";
+import { add, bytes, clock, count, h, replace, safe, wall } from "../dom.js";
 import { lines } from "../ansi.js";
 import { save } from "../downloads.js";
 import { allowStyles } from "../constructed_styles.js";
@@ -83,17 +83,17 @@ export function player({ recording, isOver, signal, from }) {
     return nodes;
   }
   function draw() {
-    const count = Recording.until(recording.frames, ui.t), at = command(), { length } = recording;
-    if (count !== shownFrames) {
-      shownFrames = count;
-      const acting = recording.frames[count - 1], one = acting?.n ? recording.commands[acting.n - 1] : null, inTerminal = one?.kind === "terminal" && acting.kind !== "exit";
+    const seen = Recording.until(recording.frames, ui.t), at = command(), { length } = recording;
+    if (seen !== shownFrames) {
+      shownFrames = seen;
+      const acting = recording.frames[seen - 1], one = acting?.n ? recording.commands[acting.n - 1] : null, inTerminal = one?.kind === "terminal" && acting.kind !== "exit";
       terminalBox.hidden = !inTerminal;
       screen.hidden = inTerminal;
       if (inTerminal) drawTerminal(one);
       else {
-        let first = count, size = 0;
-        while (first > 0 && count - first < SHOWN_FRAMES && size < SHOWN_CHARACTERS) { first -= 1; size += recording.frames[first].text.length; }
-        replace(screen, text(recording.frames.slice(first, count)));
+        let first = seen, size = 0;
+        while (first > 0 && seen - first < SHOWN_FRAMES && size < SHOWN_CHARACTERS) { first -= 1; size += recording.frames[first].text.length; }
+        replace(screen, text(recording.frames.slice(first, seen)));
         screen.scrollTop = screen.scrollHeight;
       }
     }
@@ -269,7 +269,7 @@ export const replay = {
       const over = facts && facts.ended_at !== null;
       replace(head, h("nav.crumb", { "aria-label": "Breadcrumb" }, link("Recordings", "#/recordings"), h("span", "/")), h("h1", safe(sandbox, "span", "mono")),
         facts?.reason ? h("span.cause", isOrdinary(facts) ? null : fault(facts.fault ?? "infrastructure"), h("b", safe(facts.reason))) : facts ? h("span.state.st-ready", glyph("ready"), "recording") : null,
-        facts ? h("span.note.lg", `${facts.shown.commands.length} ${facts.shown.commands.length === 1 ? "command" : "commands"} · ${clock(facts.shown.length)} · ${bytes(facts.bytes)}${over ? ` · ended ${wall(facts.ended_at)}` : ""}`) : null,
+        facts ? h("span.note.lg", `${count(facts.shown.commands.length)} ${facts.shown.commands.length === 1 ? "command" : "commands"} · ${clock(facts.shown.length)} · ${bytes(facts.bytes)}${over ? ` · ended ${wall(facts.ended_at)}` : ""}`) : null,
         facts ? h("div.actions", live.all.has(sandbox) ? h("a.btn", { href: `#/sandboxes/${encodeURIComponent(sandbox)}/timeline` }, "Timeline") : null, button("Export", { glyph: "down", onclick: () => exporting(id, sandbox) }), over ? button("Delete", { kind: "danger", onclick: remove }) : null) : null);
     }
     function remove() {
