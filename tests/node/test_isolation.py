@@ -195,7 +195,14 @@ class Value(ctypes.Union): _fields_ = [("number", ctypes.c_int), ("pointer", cty
 libc.sigqueue.argtypes = [ctypes.c_int, ctypes.c_int, Value]
 signal.pthread_sigmask(signal.SIG_BLOCK, [40])
 most = int(sys.argv[1])
-got = [0, 0]
+got = [0, 0, 0]
+queues, small = ctypes.CDLL("librt.so.1"), (ctypes.c_long * 8)(0, 1, 8)  # one message of eight bytes
+def queue():
+    name = f"/holdfast-{os.getpid()}-{got[2]}".encode()
+    opened = queues.mq_open(name, 66, 384, ctypes.byref(small)) >= 0
+    queues.mq_unlink(name)
+    return opened
+while got[2] < most and queue(): got[2] += 1
 while got[0] < most and libc.inotify_init() >= 0: got[0] += 1
 while got[1] < most and libc.sigqueue(os.getpid(), 40, Value(number=1)) == 0: got[1] += 1
 print(json.dumps(got), flush=True)
@@ -205,16 +212,16 @@ sys.stdin.read()
 
 @requires("root")
 async def test_one_sandbox_cannot_exhaust_what_the_kernel_counts_per_user(client: NodeClient) -> None:
-    """Inotify instances (128 by default) and queued signals stay available to other sandboxes and to the machine."""
+    """Inotify instances (128 by default), queued signals and message queues stay available to other sandboxes and to the machine."""
     greedy, neighbour = await client.create("greedy"), await client.create("neighbour")
     background = f"python3 -c '{EXHAUST}' 200000 </tmp/hold >/tmp/got 2>/dev/null &"
     hold = "exec 3>/tmp/hold; setsid sleep 60 >/dev/null 2>&1 &"
     script = f"mkfifo /tmp/hold; {background} {hold} until [ -s /tmp/got ]; do :; done; cat /tmp/got"
     used = json.loads((await run(greedy["endpoint"], "bash", "-c", script))["out"])
     assert min(used) > 10, "it got its own allowance"
-    assert json.loads((await run(neighbour["endpoint"], "python3", "-c", EXHAUST, "8"))["out"]) == [8, 8]
+    assert json.loads((await run(neighbour["endpoint"], "python3", "-c", EXHAUST, "8"))["out"]) == [8, 8, 8]
     on_machine = subprocess.run(["/usr/bin/python3", "-c", EXHAUST, "8"], stdin=subprocess.DEVNULL, capture_output=True, check=True)
-    assert json.loads(on_machine.stdout) == [8, 8]
+    assert json.loads(on_machine.stdout) == [8, 8, 8]
 
 
 TERMINALS = """
