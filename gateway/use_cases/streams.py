@@ -126,19 +126,23 @@ class Reading:
 
 
 @contextlib.asynccontextmanager
-async def reading(gateway: Gateway, record: Record, params: dict[str, Any]) -> AsyncIterator[Reading]:
-    """Open a file for reading. Raises what the agent answers."""
+async def reading(gateway: Gateway, record: Record, params: dict[str, Any], *, kind: str = "read") -> AsyncIterator[Reading]:
+    """Open a file for reading, or with ``download`` a file or folder as a tar archive. Raises what the agent answers."""
     async with called(gateway, record, own=True) as call:
-        call.open("read", params)
+        call.open(kind, params)
         found = Reading(call)
         await found.open()
         yield found
 
 
-async def write(gateway: Gateway, record: Record, params: dict[str, Any], pieces: AsyncIterator[bytes]) -> dict[str, Any]:
-    """Write a file from ``pieces``; the agent's result. What raises in ``pieces`` cancels the write."""
+async def write(
+    gateway: Gateway, record: Record, params: dict[str, Any], pieces: AsyncIterator[bytes], *, kind: str = "write"
+) -> dict[str, Any]:
+    """Write a file from ``pieces``, or with ``upload`` unpack a tar archive; the agent's result.
+
+    What raises in ``pieces`` cancels the write."""
     async with called(gateway, record, own=True) as call:
-        call.open("write", params)
+        call.open(kind, params)
         async for piece in pieces:
             await call.write(piece)
             if call.ended:

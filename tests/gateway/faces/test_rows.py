@@ -44,6 +44,7 @@ BODIES: dict[str, Any] = {
     "/groups/{name}/heartbeat": {"ttl_s": 60},
     "/sandboxes/{sandbox_id}/previews": {"port": 8000},
     "/keys": {"owner": "ada"},
+    "/sandboxes/{sandbox_id}/files/links": {"path": "/x"},
     "/projects": {"project": "p1"},
     "/projects/{project}": {"sharing": "none"},
     "/e2b/sandboxes/{sandbox_id}/timeout": {"timeout": 60},
