@@ -52,7 +52,7 @@ def made(suite: Suite) -> Path:
     for command in (
         [base, "-m", "venv", str(folder)],
         [*pip, "install", "--editable", project, *suite.requirements, *TOOLS],
-        [*pip, "check"],
+        [*pip, "install", "--no-deps", *suite.bare] if suite.bare else [*pip, "check"],
     ):
         subprocess.run(command, cwd=TOP, check=True, capture_output=True, text=True, env=settings)
     stamp.write_text(key)

@@ -27,10 +27,16 @@ class Suite:
     """A setting of HOLDFAST_REFERENCE with which the tests run on the harness's own reference, for comparison."""
     extra: bool = True
     """Whether the wheel has an extra of this name."""
+    bare: tuple[str, ...] = ()
+    """Packages that are installed without what they require, because that cannot be built everywhere and is not used here."""
 
 
 SUITES = (
     Suite("mcp", "mcp", ("mcp==2.3.0",), short=True),
     Suite("mini", "mini-swe-agent", ("mini-swe-agent==2.4.6", "datasets"), short=True, reference="11 of 11 on docker"),
     Suite("inspect", "inspect-ai", ("inspect-ai==0.3.285",), short=True, reference_variable="local"),
+    Suite("deepagents", "deepagents", ("deepagents==0.7.32", "langchain-tests==1.1.9"), reference_variable="local"),
+    Suite("harbor", "harbor", ("harbor==0.26.0",), python=(3, 12)),
+    Suite("gymnasium", "gymnasium", ("gymnasium==1.4.0",)),
+    Suite("skyrl_gym", "skyrl-gym", (), extra=False, bare=("skyrl-gym==0.4.0",)),
 )
