@@ -10,6 +10,7 @@ from gateway.identity.principal import Scope
 
 from . import (
     audit,
+    batches,
     commands,
     contents,
     events,
@@ -58,6 +59,8 @@ FACE = Face(
         Row("GET", "/sandboxes/{sandbox_id}/history", EXEC, history.commands),
         Row("GET", "/sandboxes/{sandbox_id}/ports", EXEC, ports.listening),
         Row("POST", "/sandboxes/{sandbox_id}/previews", EXEC, ports.link),
+        Row("POST", "/batch/create", CREATE, batches.create),
+        Row("POST", "/batch/delete", CREATE, batches.delete),
         Row("GET", "/jobs/{job_id}", READ, commands.job),
         Row("GET", "/jobs/{job_id}/wait", READ, commands.wait_job),
         Row("POST", "/groups/{name}/heartbeat", CREATE, groups.heartbeat, unlimited=True),

@@ -37,9 +37,15 @@ _KEY_CHARACTERS = 255
 async def create(request: Request) -> Response:
     """``POST /sandboxes``."""
     gateway, principal = parts(request)
-    body = await read_json(request, 1024 * 1024)
+    new = new_sandbox(gateway, principal, await read_json(request, 1024 * 1024), idempotency_key(request, "Idempotency-Key"))
+    note(request, sandbox=new.spec.name, image=new.spec.image)
+    record = await create_sandbox(gateway, principal, new)
+    return json_response(shown(gateway, record), headers={"Location": f"/sandboxes/{record.name}"})
+
+
+def new_sandbox(gateway: Gateway, principal: Principal, body: dict[str, Any], key: str | None) -> NewSandbox:
+    """The sandbox that the body of a create requests, under an idempotency key. Raises ``invalid_argument`` and its like."""
     fields = Fields(body)
-    key = idempotency_key(request, "Idempotency-Key")
     new = NewSandbox(
         _spec(gateway, principal, fields, key),
         fingerprint=fingerprint(body),
@@ -53,9 +59,7 @@ async def create(request: Request) -> Response:
     )
     if new.spec.record:
         recordings.check(gateway)
-    note(request, sandbox=new.spec.name, image=new.spec.image)
-    record = await create_sandbox(gateway, principal, new)
-    return json_response(shown(gateway, record), headers={"Location": f"/sandboxes/{record.name}"})
+    return new
 
 
 def fingerprint(body: dict[str, Any]) -> str:

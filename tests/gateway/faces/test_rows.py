@@ -78,6 +78,8 @@ UNOWNED = {
     ("POST", "/e2b/sandboxes"): "creates the caller's own sandbox",
     ("GET", "/e2b/v2/sandboxes"): "lists the caller's own",
     ("GET", "/limits"): "is about the caller",
+    ("POST", "/batch/create"): "creates the caller's own",
+    ("POST", "/batch/delete"): "deletes the caller's own, and answers for each of them alone: test_batches",
     ("GET", "/doctor"): "is about the service",
 }
 """Rows whose path names no resource of an owner, and what they do instead."""
