@@ -21,7 +21,7 @@ _ENTRIES: Final = 100_000
 _LISTING_BYTES: Final = 64 * 1024 * 1024
 """Most bytes of a directory's listing, as the agent sends it."""
 _SHORT: Final = ("name", "type", "size", "mtime")
-_LONG: Final = (*_SHORT, "path", "mode", "uid", "gid", "target")
+_LONG: Final = (*_SHORT, "path", "mode", "uid", "gid", "target", "xattrs")
 
 
 async def read(gateway: Gateway, record: Record, path: str, user: str | int | None = None) -> bytearray:
@@ -54,9 +54,13 @@ async def list_all(gateway: Gateway, record: Record, path: str, user: str | int 
     return await _list(gateway, record, {"path": path, **_as(user)}, _SHORT)
 
 
-async def list_tree(gateway: Gateway, record: Record, path: str, *, depth: int) -> list[dict[str, Any]]:
-    """The entries of a directory and of those in it, ``depth`` levels in all: of each what ``stat`` reports. Raises as ``list_all``."""
-    return await _list(gateway, record, {"path": path, "depth": depth}, _LONG)
+async def list_tree(gateway: Gateway, record: Record, path: str, *, depth: int, xattrs: str = "") -> list[dict[str, Any]]:
+    """The entries of a directory and of those in it, ``depth`` levels in all: of each what ``stat`` reports. Raises as ``list_all``.
+
+    With ``xattrs`` also the extended attributes whose names begin with that text.
+    """
+    more = {"xattrs": xattrs} if xattrs else {}
+    return await _list(gateway, record, {"path": path, "depth": depth, **more}, _LONG)
 
 
 async def _list(gateway: Gateway, record: Record, params: dict[str, Any], shown: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -91,4 +95,8 @@ def _as(user: str | int | None) -> dict[str, str | int]:
 
 def _listed(entry: dict[str, Any], shown: tuple[str, ...]) -> dict[str, Any]:
     """The shown fields of a directory entry; the others may be anything, of any size."""
-    return {name: value for name in shown if isinstance(value := entry.get(name), str | bytes | int | float)}
+    return {
+        name: value
+        for name in shown
+        if isinstance(value := entry.get(name), str | bytes | int | float) or (name == "xattrs" and isinstance(value, dict))
+    }

@@ -12,7 +12,6 @@ _PAUSE: Final = "pausing at the time-out is refused"
 
 _REASONS: Final = (
     ("files.test_secured::test_download_url", _URL),
-    ("files.test_metadata::", "files have no metadata here; it is refused"),
     ("test_config_propagation::test_connect_sets_stable_host_routing_headers", _VERSION),
     ("test_connect::test_connect_normalizes_unset_tokens", _VERSION),
     ("test_create::test_mcp_gateway_start_failure_kills_created_sandbox", "MCP servers of templates are refused"),

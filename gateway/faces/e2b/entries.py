@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from gateway.use_cases.accounts import Accounts
 
+METADATA: Final = "user.e2b."
+"""The beginning of the names of the extended attributes that hold a file's metadata, as E2B stores it."""
 _TYPES: Final = {"file": "FILE_TYPE_FILE", "directory": "FILE_TYPE_DIRECTORY"}
 _KINDS: Final = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "symlink": stat.S_IFLNK}
 _UNKNOWN: Final = "FILE_TYPE_UNSPECIFIED"
@@ -37,6 +39,9 @@ def entry_info(entry: dict[str, Any], accounts: Accounts, target: dict[str, Any]
     mtime = entry.get("mtime")
     if isinstance(mtime, int | float) and not isinstance(mtime, bool) and 0 <= mtime < _LAST_MOMENT:
         found["modifiedTime"] = datetime.fromtimestamp(mtime, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    xattrs = entry.get("xattrs")
+    if isinstance(xattrs, dict):
+        found["metadata"] = {name: value for name, value in xattrs.items() if isinstance(name, str) and isinstance(value, str)}
     if is_link:
         found["symlinkTarget"] = _text(target.get("path")) if target else found["path"]
     return found

@@ -22,7 +22,7 @@ from gateway.use_cases.service import Gateway
 
 from .actors import Actor, actor_of, text_of
 from .connect_rpc import Message, unary
-from .entries import entry_info
+from .entries import METADATA, entry_info
 from .targets import ready_record, requested_user
 
 _DEPTH_MOST: Final = 2048
@@ -45,7 +45,7 @@ class Tree:
         return await ask(self.gateway, self.record, "fs", params)
 
     async def stat(self, path: str, *, follow: bool = True) -> dict[str, Any]:
-        entry = (await self.call("stat", path, follow=follow)).get("entry")
+        entry = (await self.call("stat", path, follow=follow, xattrs=METADATA)).get("entry")
         return entry if isinstance(entry, dict) else {}
 
     async def info(self, path: str) -> Message:
@@ -93,7 +93,7 @@ async def _list_dir(request: Request, message: Message) -> Message:
     depth = message.get("depth") or 1
     if type(depth) is not int or not 0 < depth < 2**32:
         raise HoldfastError("invalid_argument", "depth must be a number above 0", hint="")
-    found = await files.list_tree(tree.gateway, tree.record, path, depth=min(depth, _DEPTH_MOST))
+    found = await files.list_tree(tree.gateway, tree.record, path, depth=min(depth, _DEPTH_MOST), xattrs=METADATA)
     return {"entries": [await tree.shown(entry) for entry in found]}
 
 

@@ -25,13 +25,15 @@ from gateway.http.responses import json_response
 from gateway.use_cases import accounts, streams
 
 from .actors import actor_of
+from .entries import METADATA
 from .filesystem import Tree, tree_of
 from .multipart import FilePart, file_parts
 from .targets import ended, ready_record
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _PIECE_BYTES: Final = 256 * 1024
-_METADATA: Final = "x-metadata-"
+_FIELD: Final = "x-metadata-"
+_KEY_CHARACTERS: Final = 246
 
 
 async def health(request: Request) -> Response:
@@ -55,33 +57,32 @@ async def upload(request: Request) -> Response:
     path = query.text("path", "") or ""
     tree = await tree_of(request, user=query.text("username", "", most=512) or "")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if any(name.startswith(_METADATA) for name in request.headers):
-        hint = "leave metadata out: this service has no extended attributes of files"
-        raise HoldfastError("unsupported", "files have no metadata here", hint=hint)
+    metadata = _metadata(request)
     written: list[str] = []
     if kind == "application/octet-stream":
         if not path:
             raise HoldfastError("invalid_argument", "path query parameter is required for raw body upload", hint="")
-        written.append(await _write(tree, tree.actor.path(path), _body(request)))
+        written.append(await _write(tree, tree.actor.path(path), _body(request), metadata))
     elif kind == "multipart/form-data":
         async for part in file_parts(request.headers["content-type"], _body(request)):
-            await _take(tree, part, path, written)
+            await _take(tree, part, path, written, metadata)
     else:
         message = f"unsupported content type: {kind[:100]}, expected multipart/form-data or application/octet-stream"
         raise HoldfastError("invalid_argument", message, hint="")
-    return json_response([{"path": one, "name": one.rpartition("/")[2], "type": "file"} for one in written])
+    more = {"metadata": metadata} if metadata else {}
+    return json_response([{"path": one, "name": one.rpartition("/")[2], "type": "file", **more} for one in written])
 
 
-async def _take(tree: Tree, part: FilePart, path: str, written: list[str]) -> None:
+async def _take(tree: Tree, part: FilePart, path: str, written: list[str], metadata: dict[str, str]) -> None:
     target = tree.actor.path(path or part.name)
     if target in written:
         raise HoldfastError("invalid_argument", f"you cannot upload multiple files to the same path {target[:200]!r}", hint="")
-    written.append(await _write(tree, target, part.pieces()))
+    written.append(await _write(tree, target, part.pieces(), metadata))
 
 
-async def _write(tree: Tree, path: str, pieces: AsyncIterator[bytes]) -> str:
-    """Write a file; returns its absolute path."""
-    params = {"path": path, "atomic": False, **tree.actor.owner()}
+async def _write(tree: Tree, path: str, pieces: AsyncIterator[bytes], metadata: dict[str, str]) -> str:
+    """Write a file, whose metadata is then this and no other; returns its absolute path."""
+    params = {"path": path, "atomic": False, "xattrs": {"prefix": METADATA, "values": metadata}, **tree.actor.owner()}
     try:
         await streams.write(tree.gateway, tree.record, params, pieces)
     except HoldfastError as error:
@@ -91,6 +92,21 @@ async def _write(tree: Tree, path: str, pieces: AsyncIterator[bytes]) -> str:
     if path.startswith("/"):
         return path
     return str((await tree.stat(path)).get("path") or path)
+
+
+def _metadata(request: Request) -> dict[str, str]:
+    """The metadata in the fields ``X-Metadata-…``; of several of a name the first. Raises ``invalid_argument``."""
+    found: dict[str, str] = {}
+    for name, value in request.headers.items():
+        key = name.removeprefix(_FIELD)
+        if not name.startswith(_FIELD) or not key:
+            continue
+        if len(key) > _KEY_CHARACTERS or not (key + value).isascii() or not (key + value).isprintable():
+            raise HoldfastError(
+                "invalid_argument", f"metadata {key[:60]!r} must be printable ASCII, its key at most {_KEY_CHARACTERS} bytes"
+            )
+        found.setdefault(key, value)
+    return found
 
 
 async def _body(request: Request) -> AsyncIterator[bytes]:

@@ -28,6 +28,7 @@ from session_agent.agent.session.channels import Channel, Handler
 from .descriptors import CREATE, opened, temporary_name, write_all
 from .file_user import Owner, acting, give, owner_of
 from .transfers import Incoming, Info, Sink, noted
+from .xattrs import replace, values_param
 
 NEW_MODE = 0o644
 """Mode of a new file if the request has none."""
@@ -37,7 +38,7 @@ _HEX = frozenset("0123456789abcdef")
 
 
 def open_write(context: AgentContext, channel: Channel) -> Handler:
-    """``write {path, mode?, offset?, size?, sha256?, crc32?, parents?, atomic?, append?, user?}``: Opened, Closed{size, sha256, crc32}."""
+    """``write {path, mode?, offset?, size?, sha256?, crc32?, parents?, atomic?, append?, xattrs?, user?}``: Opened, Closed{size, …}."""
     path = absolute(context.workdir, path_param(channel.params))
     actor, owner = acting(context, channel.params)
     return Incoming(channel, noted(context, "write", path, _file(path, channel.params, actor, owner)), path, actor)
@@ -95,6 +96,7 @@ class _Target:
         self._wanted_sha256 = sha256.lower() if sha256 is not None else None
         if sha256 is not None and (len(sha256) != 64 or not _HEX.issuperset(sha256.lower())):
             raise HoldfastError("invalid_argument", "sha256 must be 64 hexadecimal digits")
+        self._xattrs = values_param(params)
         self._wanted_crc32 = integer(params, "crc32", None, most=0xFFFFFFFF)
         self._is_checked = sha256 is not None or self._wanted_crc32 is not None
         if self._append and (self._is_checked or self._wanted_size is not None):
@@ -245,6 +247,8 @@ class _Target:
 
     def _put_in_place(self) -> None:
         mode = self._mode
+        if self._xattrs is not None:
+            replace(self._file, *self._xattrs)
         if not self._temporary:
             if mode is not None:
                 os.fchmod(self._file, mode)

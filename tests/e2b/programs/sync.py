@@ -74,6 +74,10 @@ def files(sandbox: Sandbox) -> None:
     assert sandbox.files.read("zipped", gzip=True) == "z" * 100_000
     sandbox.files.write("octets", large, use_octet_stream=True)
     assert sandbox.files.read("octets", format="bytes") == large
+    sandbox.files.write("marked", "x", metadata={"author": "ada", "run": "7"})
+    assert sandbox.files.get_info("marked").metadata == {"author": "ada", "run": "7"}
+    sandbox.files.write("marked", "x", metadata={"run": "8"})
+    assert [one.metadata for one in sandbox.files.list(".") if one.name == "marked"] == [{"run": "8"}]
     both = sandbox.files.write_files([{"path": "a/x", "data": "x"}, {"path": "a/y", "data": b"y"}])
     assert [one.path for one in both] == ["/home/user/a/x", "/home/user/a/y"]
     assert [(one.name, one.type) for one in sandbox.files.list("a")] == [("x", FileType.FILE), ("y", FileType.FILE)]

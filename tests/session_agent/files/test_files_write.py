@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from session_agent.agent.files import xattrs
 from session_agent.agent.files.write import open_write
 from tests.support.channel import FakeChannel, serve
 
@@ -316,3 +317,19 @@ async def test_new_files_belong_to_the_sandboxs_own_user(tmp_path: Path) -> None
     assert os.stat(tmp_path / "old").st_uid == 0
     for path in ("new", "new/file"):
         assert (os.stat(tmp_path / path).st_uid, os.stat(tmp_path / path).st_gid) == (123, 456)
+
+
+async def test_extended_attributes_of_a_prefix_are_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    os.setxattr(tmp_path / "a", "user.other", b"stays")
+    os.setxattr(tmp_path / "a", "user.p.old", b"goes")
+    for atomic in (False, True):
+        values = {"new": f"value {atomic}"}
+        await put(tmp_path, "a", b"x", xattrs={"prefix": "user.p.", "values": values}, atomic=atomic)
+        assert xattrs.read(str(tmp_path / "a"), "user.p.") == values
+        if not atomic:
+            assert os.getxattr(tmp_path / "a", "user.other") == b"stays"
+    for wrong in ("user.", {"prefix": "security.", "values": {}}, {"prefix": "user.p.", "values": {"a": 1}}, {"prefix": "user.p."}):
+        assert (await write(tmp_path, "a", xattrs=wrong).error())["code"] == "invalid_argument"
+    huge = {"prefix": "user.p.", "values": {"a": "x" * 5000}}
+    assert (await write(tmp_path, "a", xattrs=huge).error())["code"] == "invalid_argument"

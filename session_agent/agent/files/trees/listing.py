@@ -15,6 +15,7 @@ from typing import Any
 import msgpack
 
 from session_agent.agent.files.transfers import Source, joined
+from session_agent.agent.files.xattrs import read
 from session_agent.agent.request.paths import path_fields, start_of
 
 MOST_ENTRIES = 1_000_000
@@ -67,8 +68,8 @@ class Walk:
             return []
 
 
-def describe(path: str, name: str, state: os.stat_result, target: str | None) -> dict[str, Any]:
-    """The map that list and stat return for one path."""
+def describe(path: str, name: str, state: os.stat_result, target: str | None, xattrs: str = "") -> dict[str, Any]:
+    """The map that list and stat return for one path; ``xattrs`` is the beginning of the names of attributes that it has, "" for none."""
     entry = path_fields("name", name) | path_fields("path", path)
     facts: dict[str, Any] = {
         "type": _KINDS.get(stat.S_IFMT(state.st_mode), "other"),
@@ -78,10 +79,12 @@ def describe(path: str, name: str, state: os.stat_result, target: str | None) ->
         "uid": state.st_uid,
         "gid": state.st_gid,
     }
+    if xattrs and (found := read(path, xattrs)):
+        facts["xattrs"] = found
     return entry | facts | (path_fields("target", target) if target is not None else {})
 
 
-def listing(path: str, depth: int, limit: int) -> Source:
+def listing(path: str, depth: int, limit: int, xattrs: str = "") -> Source:
     """The entries of the directory ``path``."""
     top = start_of(path)
     if not stat.S_ISDIR(os.stat(top).st_mode):
@@ -102,7 +105,7 @@ def listing(path: str, depth: int, limit: int) -> Source:
                 walk.failed(error)
                 continue
             count += 1
-            yield describe(path, name, state, target)
+            yield describe(path, name, state, target, xattrs)
 
     yield from packed(entries())
     return {"entries": count, "truncated": truncated or walk.truncated, "errors": walk.errors}

@@ -21,6 +21,7 @@ from session_agent.agent.context import AgentContext
 from session_agent.agent.files.file_user import Owner, acting, give
 from session_agent.agent.files.transfers import Outgoing, Source
 from session_agent.agent.files.write import make_parents
+from session_agent.agent.files.xattrs import prefix_param
 from session_agent.agent.request.params import boolean, choice, integer
 from session_agent.agent.request.paths import absolute, os_failure, path_param
 from session_agent.agent.session.channels import Channel, Handler
@@ -40,7 +41,7 @@ _OPERATIONS = ("list", "stat", "exists", "mkdir", "move", "copy", "remove", "chm
 def open_fs(context: AgentContext, channel: Channel) -> Handler:
     """``fs {op, path, …}``: Opened{}, for list and search Output(1) = entry or match maps, Closed{…}.
 
-    list {depth?: 1, recursive?, limit?} → Closed{entries, truncated, errors}; stat {follow?: true} → Closed{entry};
+    list {depth?: 1, recursive?, limit?, xattrs?} → Closed{entries, truncated, errors}; stat {follow?: true, xattrs?} → Closed{entry};
     exists {} → Closed{exists}; mkdir {parents?: true, exist_ok?: true, mode?} → Closed{created};
     move {to, overwrite?: false, parents?: false} → Closed{}; copy {to} → Closed{entries, bytes};
     remove {recursive?: false, missing_ok?: false} → Closed{existed};
@@ -53,7 +54,7 @@ def open_fs(context: AgentContext, channel: Channel) -> Handler:
     if operation == "list":
         depth = _MOST_DEPTH if boolean(params, "recursive", False) else 1
         depth = integer(params, "depth", depth, least=1, most=_MOST_DEPTH)
-        source = listing(path, depth, integer(params, "limit", MOST_ENTRIES, least=1, most=MOST_ENTRIES))
+        source = listing(path, depth, integer(params, "limit", MOST_ENTRIES, least=1, most=MOST_ENTRIES), prefix_param(params))
     elif operation == "search":
         source = search(path, params)
     elif operation == "copy":
@@ -79,7 +80,8 @@ def _single(path: str, call: Callable[[], dict[str, Any]]) -> Source:
 def _call(context: AgentContext, operation: str, path: str, params: dict[str, Any], owner: Owner) -> Callable[[], dict[str, Any]]:
     if operation == "stat":
         follow = boolean(params, "follow", True)
-        return lambda: {"entry": _stat(path, follow)}
+        xattrs = prefix_param(params)
+        return lambda: {"entry": _stat(path, follow, xattrs)}
     if operation == "exists":
         return lambda: {"exists": _exists(path)}
     if operation == "mkdir":
@@ -99,10 +101,10 @@ def _call(context: AgentContext, operation: str, path: str, params: dict[str, An
     return lambda: _chmod(path, mode)
 
 
-def _stat(path: str, follow: bool) -> dict[str, Any]:
+def _stat(path: str, follow: bool, xattrs: str) -> dict[str, Any]:
     state = os.stat(path) if follow else os.lstat(path)
     link = stat.S_ISLNK(os.lstat(path).st_mode)
-    return describe(path, os.path.basename(path.rstrip("/")) or path, state, os.readlink(path) if link else None)
+    return describe(path, os.path.basename(path.rstrip("/")) or path, state, os.readlink(path) if link else None, xattrs)
 
 
 def _exists(path: str) -> bool:
