@@ -231,6 +231,7 @@ def build(root: Root, opened: DetachedMounts, zygote_mounts: ZygoteMounts, ids: 
     # volatile: a sandbox does not outlive its node, so its fsync calls need not reach the disk
     options = f"lowerdir={lower},upperdir=folder/upper,workdir=folder/work,userxattr,volatile"
     sys_.mount("overlay", "root", "overlay", sys_.MS_NODEV, options)  # programs with the set-user-ID bit work, as in docker
+    require_writable("root")
     os.chdir("root")
     for (_, target), fd in zip(root.trees, opened.trees, strict=True):
         _attach_tree(fd, target)
@@ -238,6 +239,12 @@ def build(root: Root, opened: DetachedMounts, zygote_mounts: ZygoteMounts, ids: 
         sys_.bind("/empty", path)
     _dev(ids, root.shm_bytes, opened.devices)
     _proc(zygote_mounts)
+
+
+def require_writable(overlay: str) -> None:
+    """Raise ENOSPC for an overlay that is read-only: the kernel mounts it so where the disk has no room for its working directory."""
+    if os.statvfs(overlay).f_flag & os.ST_RDONLY:
+        raise OSError(errno.ENOSPC, "the sandbox's disk has no room")
 
 
 def _attach_tree(tree: int, target: str) -> None:
