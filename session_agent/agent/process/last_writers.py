@@ -186,8 +186,8 @@ def _unread(pid: int, number: int) -> int:
 
 
 def _is_ending(pid: int) -> bool:
-    """Whether it has ended, or closes its descriptors, the standard ones first. 0 stands for the shell."""
-    return pid != 0 and not any(os.path.lexists(f"/proc/{pid}/fd/{number}") for number in range(3)) and _state(pid) not in (b"S", b"T")
+    """Whether it has ended, or closes its descriptors, the standard input first. 0 stands for the shell."""
+    return pid != 0 and not os.path.lexists(f"/proc/{pid}/fd/0") and _state(pid) not in (b"S", b"T")
 
 
 def _is_running(pid: int) -> bool:
