@@ -18,6 +18,11 @@ from tests.support.stack import Stack, running_stack
 
 TOP = Path(__file__).resolve().parents[2]
 PICTURES = TOP / "build" / "page"
+DOCUMENTATION = TOP / "infra" / "docs" / "pictures"
+DOCUMENTED = frozenset({"overview", "timeline", "replay", "group", "terminal-vim"})
+"""The pictures of the documentation. They are smaller."""
+MOST_PICTURE_BYTES = 100_000
+_places = [PICTURES]
 DEADLINE_MS = 60_000
 EXPECTED = ("the server responded with a status of", "net::ERR_", "WebSocket connection to", "status of 401")
 """Of messages in the console: the browser logs each refused request and lost connection by itself."""
@@ -27,9 +32,13 @@ expect.set_options(timeout=DEADLINE_MS)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="tests/page: also the tests of minutes")
+    parser.addoption("--pictures", action="store_true", help="tests/page: write the pictures of the documentation anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--pictures"):
+        DOCUMENTATION.mkdir(parents=True, exist_ok=True)
+        _places.append(DOCUMENTATION)
     if config.getoption("--all"):
         config.option.markexpr = "soak or not soak"
 
@@ -114,6 +123,15 @@ def open_page(browse: Callable[..., Page], page_stack: Stack) -> Callable[..., P
 
 
 def picture(page: Page, name: str) -> None:
-    """Write what the page shows to ``build/page/NAME.png``."""
-    PICTURES.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=PICTURES / f"{name}.png")
+    """Write what the page shows to ``build/page/NAME.png``; with ``--pictures`` also those of the documentation."""
+    for place in _places:
+        place.mkdir(parents=True, exist_ok=True)
+        if place == PICTURES:
+            page.screenshot(path=place / f"{name}.png")
+        elif name in DOCUMENTED:
+            size = page.viewport_size
+            assert size is not None
+            page.set_viewport_size({"width": 1120, "height": 700})
+            data = page.screenshot(path=place / f"{name}.png")
+            assert len(data) < MOST_PICTURE_BYTES, f"{name} has {len(data)} bytes"
+            page.set_viewport_size(size)

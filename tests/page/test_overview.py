@@ -62,6 +62,7 @@ def test_faults_by_cause_and_rates(open_page: OpenPage, client: SandboxClient) -
         expect(creates.locator(".line")).to_have_count(1)
         picture(page, "overview")
         check_accessible(page)
+        expect(page.locator(".cell.st-ready")).not_to_contain_text("run a command now")
         rows.get_by_role("link").click()
         expect(page.locator(".v-row:not(.v-head)")).to_have_count(3)
         expect(page.get_by_role("link", name="end-0")).to_be_visible()

@@ -25,7 +25,7 @@ def recorded_episode(client: SandboxClient, name: str) -> str:
         shell.run("cd /tmp && printf 'a\\nb\\n' > list.txt && ls list.txt")
         shell.run("printf '\\033[31mFAIL\\033[0m test_unique\\n'; echo 'AssertionError: None != 7' >&2; (exit 3)")
         sandbox.exec("echo 'grüße <img src=x onerror=alert(1)>'")
-        sandbox.exec("for i in 1 2 3; do echo line $i; sleep 0.2; done")
+        sandbox.exec("for i in 1 2 3; do echo line $i; sleep 1.5; done")
         sandbox.exec("printf 'a\\xffb\\n'")
         recording = sandbox.info().recording
         assert recording is not None
@@ -84,9 +84,11 @@ def test_replay_of_a_recorded_episode(open_page: OpenPage, client: SandboxClient
     expect(page.get_by_role("button", name="1×", exact=True)).to_have_attribute("aria-pressed", "true")
     page.keyboard.press("+")
     expect(page.get_by_role("button", name="2×")).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("-")
     page.get_by_role("button", name="Play").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
     page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("button", name="Play")).to_be_visible()
     stopped = page.locator(".player .time").text_content()
     page.wait_for_timeout(300)
     assert page.locator(".player .time").text_content() == stopped, "a paused replay stands still"

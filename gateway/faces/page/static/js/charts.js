@@ -2,7 +2,7 @@
 import { h, s } from "./dom.js";
 
 /** A line through the values; what is not known has none. */
-const path = (values, x, y) => values.map((v, i) => (Number.isFinite(v) ? `${Number.isFinite(values[i - 1]) ? "L" : "M"}${x(i).toFixed(1)} ${y(v).toFixed(1)}${Number.isFinite(values[i - 1]) || Number.isFinite(values[i + 1]) ? "" : "h2"}` : "")).join("");
+const path = (values, x, y) => values.map((v, i) => (Number.isFinite(v) ? `${Number.isFinite(values[i - 1]) ? "L" : "M"}${x(i).toFixed(1)} ${y(v).toFixed(1)}${Number.isFinite(values[i - 1]) || Number.isFinite(values[i + 1]) ? "" : "m-5 0h5"}` : "")).join("");
 const highest = (values) => Math.max(...values.filter(Number.isFinite));
 function nice(max) {
   const unit = 10 ** Math.floor(Math.log10(max));
@@ -44,7 +44,7 @@ export function lineChart({ title, unit, series, ticks, format = String, axis = 
 }
 /** Stacked columns over time. `columns`: [{at, parts: {key: n}}]; `order` from bottom to top. */
 export function stackedColumns({ columns, order, label }) {
-  const W = 720, H = 112, step = W / columns.length, max = nice(Math.max(...columns.map((c) => order.reduce((a, k) => a + c.parts[k], 0)), 1));
+  const W = 720, H = 112, step = W / columns.length, max = 2 * Math.ceil(nice(Math.max(...columns.map((c) => order.reduce((a, k) => a + c.parts[k], 0)), 1)) / 2);
   return h("div.plot-box", h("div.y", [max, max / 2, 0].map((v) => h("span", v))),
     s("svg", { class: "plot", viewBox: `0 0 ${W} ${H}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
       [0, 0.5, 1].map((f) => s("path", { class: "grid", d: `M0 ${H * f}H${W}`, "vector-effect": "non-scaling-stroke" })),

@@ -24,8 +24,8 @@ export const overview = {
     let resources = null;
     let due = 0;
     function counts(all, now) {
-      const of = (name) => all.filter((one) => one.status === name), pending = of("pending"), oldest = Math.max(...pending.map((one) => now - (one.created ?? now)), 0), leaving = of("leaving"), running = all.filter((one) => one.command?.running).length;
-      const cells = [["ready", of("ready").length + of("paused").length, of("paused").length ? `${count(of("paused").length)} paused` : running ? `${count(running)} run a command now` : "–"], ["pending", pending.length, pending.length ? `oldest waits ${span(oldest)}` : "none waits"], ["leaving", leaving.length, leaving.length ? "they end soon" : "none ends early"], ["failed", of("failed").length, "never became ready"], ["ended", of("ended").length, "in the last hour"]];
+      const of = (name) => all.filter((one) => one.status === name), pending = of("pending"), oldest = Math.max(...pending.map((one) => now - (one.created ?? now)), 0), leaving = of("leaving"), running = all.filter((one) => one.command?.running && (one.status === "ready" || one.status === "leaving")).length;
+      const cells = [["ready", of("ready").length + of("paused").length, of("paused").length ? `${count(of("paused").length)} paused` : running ? `${count(running)} run a command now` : "–"], ["pending", pending.length, pending.length ? `oldest waits ${span(oldest)}` : "none waits"], ["leaving", leaving.length, leaving.length ? "they end soon" : "none ends early"], ["failed", of("failed").length, "by a fault, before or while they ran"], ["ended", of("ended").length, "in the last hour"]];
       return h("section.counts", { "aria-label": "Sandboxes by state" }, cells.map(([name, value, note]) => h("a", { cls: `cell st-${name}`, href: query(`state:${name}`) }, h("span.name", glyph(name), name[0].toUpperCase() + name.slice(1)), h("b", count(value)), h("span.note", note))));
     }
     function charts(all, now) {

@@ -21,7 +21,7 @@ const VIEWS = { timeline: (c) => timeline(c.episode, c.acts, c.signal), terminal
 /** What a tab without a sandbox says. @param {import("../live.js").Sandbox} one */
 function gone(one, what) {
   if (one.status === "pending") return empty("Not ready yet", `It waits for its image, ${span(Math.max(Date.now() / 1000 - (one.created ?? Date.now() / 1000), 0))} so far. This tab opens as soon as it is ready.`);
-  if (one.status === "failed") return empty("It never became ready", [safe(one.message ? `${one.message[0].toUpperCase()}${one.message.slice(1)}.` : ""), ` The cause is ${one.reason}, the fault ${one.fault}.`]);
+  if (one.status === "failed") return empty(one.ready === null ? "It never became ready" : `${what} ended with the sandbox`, [safe(one.message ? `${one.message[0].toUpperCase()}${one.message.slice(1)}.` : ""), ` The cause is ${one.reason}, the fault ${one.fault}.`]);
   if (one.status === "paused") return empty("The sandbox is paused", "Resume it to open this tab: nothing runs in it now.");
   return empty(`${what} ended with the sandbox`, `It ended at ${one.ended ? wall(one.ended) : "–"} with the cause ${one.reason}.`, h("div.row", h("a.btn", { href: `#/sandboxes/${encodeURIComponent(one.id)}/timeline` }, "Open the timeline")));
 }
@@ -59,6 +59,8 @@ export const sandbox = {
       drawFacts();
       const count = episode?.commands.length || undefined;
       replace(bar, tabs("Sandbox", TABS.map((t) => [t, t[0].toUpperCase() + t.slice(1), `${here}/${t}`, t === "timeline" ? count : undefined]), tab));
+      const tabsBar = /** @type {HTMLElement|null} */ (bar.firstElementChild), open = /** @type {HTMLElement|null} */ (bar.querySelector("[aria-current]"));
+      if (tabsBar && open) tabsBar.scrollLeft = Math.max(open.offsetLeft + open.offsetWidth - tabsBar.offsetLeft - tabsBar.clientWidth, 0); // in sight on a phone
       replace(notice, sb.status === "leaving" ? h("p.attention", glyph("infrastructure"), h("span", h("b", `This sandbox ends at ${wall(sb.expires ?? 0)}. `), safe(sb.message ? `${sb.message[0].toUpperCase()}${sb.message.slice(1)}. ` : ""), "Commands that end before are reported; new ones are refused. Exclude this rollout from training.")) : null);
     }
     function drawFacts() {
@@ -67,7 +69,7 @@ export const sandbox = {
       const use = (series, limit, text, otherwise, name) => (series ? h("span.use", spark(series, limit, { width: 72, height: 16, label: name }), h("span.num", text)) : h("span.num", otherwise)), alive = sb.status === "ready" || sb.status === "leaving" || sb.status === "paused", born = sb.created ?? now;
       const scrolls = matchMedia("(max-width: 719px)").matches ? { tabindex: 0, role: "group", "aria-label": "Facts" } : {};
       replace(strip, h("div", scrolls, facts([["Image", sb.image ? safe(sb.image, "span", "mono") : h("span.dash", "–")], ["Owner", who.owner], ["Group", sb.group ? link(safe(sb.group), `#/sandboxes?q=${encodeURIComponent(`group:${sb.group}`)}`, "mono") : "none"], sb.ended || sb.created === null ? ["Lived", sb.created ? span(Math.max((sb.ended ?? now) - born, 0)) : h("span.dash", "–")] : ["Age", span(Math.max(now - born, 0))], sb.ready && sb.created ? ["Ready in", span(Math.max(sb.ready - sb.created, 0))] : null, alive && sb.expires ? ["Ends in", span(Math.max(sb.expires - now, 0))] : sb.ended ? ["Ended", wall(sb.ended)] : null,
-        sb.cpu ? ["CPU", use(sb.cpuUse, cores(sb.cpu), `${(sb.cpuUse?.at(-1) ?? 0).toFixed(1)} of ${sb.cpu}`, `${sb.cpu} cores`, "CPU")] : null, sb.memory ? ["Memory", use(sb.memoryUse, quantity(sb.memory), `${bytes(sb.memoryUse?.at(-1) ?? 0)} of ${bytes(quantity(sb.memory))}`, bytes(quantity(sb.memory)), "Memory")] : null], "strip-facts", {})));
+        sb.cpu ? ["CPU", use(sb.cpuUse, cores(sb.cpu), `${(sb.cpuUse?.at(-1) ?? 0).toFixed(1)} of ${sb.cpu}`, `${sb.cpu} ${String(sb.cpu) === "1" ? "core" : "cores"}`, "CPU")] : null, sb.memory ? ["Memory", use(sb.memoryUse, quantity(sb.memory), `${bytes(sb.memoryUse?.at(-1) ?? 0)} of ${bytes(quantity(sb.memory))}`, bytes(quantity(sb.memory)), "Memory")] : null], "strip-facts", {})));
     }
     function drawBody() {
       const sb = one();

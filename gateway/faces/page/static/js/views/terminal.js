@@ -36,7 +36,7 @@ export function terminal({ id, episode, signal, keep }) {
       button("New shell", { kind: "small", glyph: "plus", onclick: () => open(fresh()) }), h("span.grow"), h("span", { cls: `term-state st-${mark}`, role: "status" }, glyph(mark), text, state === "ended" && why ? [": ", safe(why)] : ""),
       button("Detach", { kind: "small", disabled: !channel, title: "The shell continues to run", onclick: () => { channel?.close(true); screen?.blur(); } }));
     if (held >= 0) bar.querySelectorAll("button")[held]?.focus();
-    replace(note, "Ctrl ] leaves the terminal. A shell continues when this page is closed, and can be joined again here or with ", h("code", `holdfast exec -it ${id} bash`), ".");
+    replace(note, "Ctrl ] leaves the terminal. A shell continues when this page is closed, and can be joined again here", name ? [" or with ", h("code", `holdfast shell --attach ${name} ${id}`)] : null, ".");
   }
   function fresh() {
     const used = new Set([...living().map((c) => c.id), name]);

@@ -336,7 +336,7 @@ export function ending(episode, acts) {
   if (!one) return null;
   const running = episode.commands.filter((c) => c.running), now = Date.now() / 1000;
   if (one.status === "ended" || one.status === "failed") {
-    const ordinary = isOrdinary(one), never = one.status === "failed" || one.ready === null && one.created !== null, message = one.message || one.reason;
+    const ordinary = isOrdinary(one), never = one.ready === null && one.created !== null, message = one.message || one.reason;
     return h("div", { cls: `end ${ordinary ? "ordinary" : `f-${one.fault}`}` }, glyph(ordinary ? "ended" : one.fault), h("div", h("b", safe(`${never ? "Never became ready" : "Ended"}: ${one.reason}`)), ordinary ? null : h("span.tag", `fault: ${one.fault}`), h("p", safe(message ? `${message[0].toUpperCase()}${message.slice(1)}.` : "")), h("p.advice", ordinary ? "The caller asked for this end. Nothing went wrong." : ADVICE[one.fault] ?? "")),
       h("div.actions", button("Copy cause", { glyph: "copy", onclick: () => navigator.clipboard?.writeText(`${one.id}: ${one.reason} (fault: ${one.fault}) ${one.message}`) })));
   }
