@@ -39,4 +39,5 @@ SUITES = (
     Suite("harbor", "harbor", ("harbor==0.26.0",), python=(3, 12)),
     Suite("gymnasium", "gymnasium", ("gymnasium==1.4.0",)),
     Suite("skyrl_gym", "skyrl-gym", (), extra=False, bare=("skyrl-gym==0.4.0",)),
+    Suite("tools", "langgraph", ("langgraph", "smolagents", "pydantic-ai-slim", "llama-index-core"), extra=False),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -24,13 +24,14 @@ _JOIN_BYTES = 128 * 1024
 LocalImage = str | os.PathLike[str]
 
 
-def pack(root: Path, *, owners: bool = False, left_out: list[Path] | None = None) -> Iterator[bytes]:
+def pack(root: Path, *, owners: bool = False, left_out: list[Path] | None = None, exclude: Sequence[str] = ()) -> Iterator[bytes]:
     """The tree below ``root`` as a tar stream (pax); ``root`` itself is ``.``. Sockets, pipes and devices are left out.
 
-    With ``owners`` the numeric owners are included. The paths that are left out are appended to ``left_out``.
+    With ``owners`` the numeric owners are included. The paths that are left out are appended to ``left_out``, but those that match
+    ``exclude``: patterns of names, or of paths below ``root`` where they have a slash.
     """
     pending = bytearray()  # small pieces are joined, because each piece costs the sender a thread switch
-    for piece in _members(root, owners, left_out):
+    for piece in _members(root, owners, left_out, exclude):
         if len(pending) + len(piece) > _JOIN_BYTES:
             if pending:
                 yield bytes(pending)
@@ -42,10 +43,10 @@ def pack(root: Path, *, owners: bool = False, left_out: list[Path] | None = None
     yield bytes(pending + b"\0" * (2 * _BLOCK))
 
 
-def _members(root: Path, owners: bool, left_out: list[Path] | None) -> Iterator[bytes]:
+def _members(root: Path, owners: bool, left_out: list[Path] | None, exclude: Sequence[str]) -> Iterator[bytes]:
     import tarfile
 
-    for path, state in _walk(root):
+    for path, state in _walk(root, exclude):
         info = tarfile.TarInfo("." if path == root else path.relative_to(root).as_posix())
         info.mode = stat.S_IMODE(state.st_mode)
         info.mtime = int(state.st_mtime)
@@ -67,7 +68,7 @@ def _members(root: Path, owners: bool, left_out: list[Path] | None) -> Iterator[
             yield from _content(path, info.size)
 
 
-def _walk(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
+def _walk(root: Path, exclude: Sequence[str]) -> Iterator[tuple[Path, os.stat_result]]:
     """Each directory before its entries. An unreadable directory is an error: if it were left out, the copy would look complete."""
     waiting = [root]  # no recursion: a tree may be deeper than Python's limit
     while waiting:
@@ -75,7 +76,15 @@ def _walk(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
         state = path.stat() if path is root else path.lstat()
         yield path, state
         if stat.S_ISDIR(state.st_mode):
-            waiting += [path / name for name in sorted(os.listdir(path), reverse=True)]
+            inner = [path / name for name in sorted(os.listdir(path), reverse=True)]
+            waiting += [one for one in inner if not _excluded(one, root, exclude)] if exclude else inner
+
+
+def _excluded(path: Path, root: Path, exclude: Sequence[str]) -> bool:
+    """Whether a pattern matches, by the rule of the agent for downloads."""
+    from fnmatch import fnmatchcase
+
+    return any(fnmatchcase(path.relative_to(root).as_posix() if "/" in glob else path.name, glob) for glob in exclude)
 
 
 def _content(path: Path, size: int) -> Iterator[bytes]:

@@ -46,6 +46,11 @@ Entries = list[FileEntry]
 Matches = list[FileMatch]
 
 
+def _patterns(exclude: Sequence[str] | str) -> Sequence[str]:
+    """Patterns of what a transfer leaves out."""
+    return [exclude] if isinstance(exclude, str) else words_of(exclude, "exclude")
+
+
 @public
 class Files:
     """The files of one sandbox. Every method raises ``RemoteFileError`` or a subclass, such as ``RemoteFileNotFoundError``.
@@ -207,7 +212,7 @@ class Files:
         ``.git``, ``node_modules``, ``__pycache__`` and ``.venv``. Links are not followed. Sessions only. ``ignore_case``: do not
         distinguish upper and lower case. ``user``: the user whose permissions apply (default: nothing is refused).
         """
-        skip = None if exclude is None else [exclude] if isinstance(exclude, str) else words_of(exclude, "exclude")
+        skip = None if exclude is None else _patterns(exclude)
         params = {"glob": glob, "pattern": pattern, "ignore_case": ignore_case or None, "limit": limit, "exclude": skip, "user": user}
         return self._maps("search", path, read_match, **params)
 
@@ -307,15 +312,20 @@ class Files:
 
     # Between this machine and the sandbox ------------------------------------------------------------------------
 
-    def upload(self, local: LocalPath, remote: RemotePath, *, user: str | int | None = None) -> TransferResult:
+    def upload(
+        self, local: LocalPath, remote: RemotePath, *, exclude: Sequence[str] | str = (), user: str | int | None = None
+    ) -> TransferResult:
         """Copy a local file to the file ``remote`` (into it if that is a directory), or the content of a local directory into ``remote``.
 
         Missing directories are created, and permission bits are kept (not over REST). A local failure raises the ``OSError`` of ``open``.
-        ``local`` is the file or directory on this machine. ``user``: the user whose permissions apply (default: nothing is refused).
+        ``local`` is the file or directory on this machine. ``exclude``: patterns of what of a directory is left out, with all below it:
+        ``["*.pyc", ".git", "data/raw"]``; one with a slash is matched against the path below ``local``, any other against names. ``user``:
+        the user whose permissions apply (default: nothing is refused).
         """
+        skip = _patterns(exclude)
         source = local_path(local)
         if run_blocking(source.is_dir):
-            return self._upload_tree(source, remote, user)
+            return self._upload_tree(source, remote, user, skip)
         with finished(source.open, "rb") as file:
             mode = None if self._sandbox._fallback() else os.fstat(file.fileno()).st_mode & 0o777
             try:
@@ -325,9 +335,9 @@ class Files:
                 inside = os.path.join(os.fsencode(path_of(remote)), os.fsencode(source.name))
                 return self.write(inside, file, mode=mode, user=user)
 
-    def _upload_tree(self, source: Path, remote: RemotePath, user: str | int | None) -> TransferResult:
-        left_out: list[Path] = []
-        pieces = pack(source, left_out=left_out)
+    def _upload_tree(self, source: Path, remote: RemotePath, user: str | int | None, exclude: Sequence[str]) -> TransferResult:
+        left_out: builtins.list[Path] = []
+        pieces = pack(source, left_out=left_out, exclude=exclude)
         try:
             moved = self._upload_archive(pieces, remote, user)
         finally:
@@ -343,17 +353,20 @@ class Files:
             transfer.write(b"", eof=True)
             return transfer.closed()
 
-    def download(self, remote: RemotePath, local: LocalPath, *, user: str | int | None = None) -> TransferResult:
+    def download(
+        self, remote: RemotePath, local: LocalPath, *, exclude: Sequence[str] | str = (), user: str | int | None = None
+    ) -> TransferResult:
         """Copy the file ``remote`` to the local file ``local``, or the directory ``remote`` into the directory ``local``.
 
         If ``local`` is a directory, a file is put into it; missing directories are created. A file appears complete or not at all. An
-        archive from the sandbox is not trusted: links that lead out of ``local`` are left out. ``user``: the user whose permissions apply
-        (default: nothing is refused).
+        archive from the sandbox is not trusted: links that lead out of ``local`` are left out. ``exclude`` is as for ``upload``, below
+        ``remote``. ``user``: the user whose permissions apply (default: nothing is refused).
         """
+        skip = _patterns(exclude)
         target = local_path(local)
         there = self.stat(remote, user=user)
         if there.is_dir:
-            return self._download_tree(remote, target, user)
+            return self._download_tree(remote, target, user, skip)
         if run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
         special = run_blocking(is_special, target)  # such as /dev/null: the bytes are written to it, and it is not replaced
@@ -379,11 +392,11 @@ class Files:
                     part.unlink()
         return TransferResult(seen.size, 1, seen.sha256)
 
-    def _download_tree(self, remote: RemotePath, target: Path, user: str | int | None) -> TransferResult:
+    def _download_tree(self, remote: RemotePath, target: Path, user: str | int | None, exclude: Sequence[str]) -> TransferResult:
         import tempfile
 
         with tempfile.TemporaryFile() as spooled:
-            with self._open("download", remote, user=user) as transfer:
+            with self._open("download", remote, user=user, exclude=[*exclude] or None) as transfer:
                 left = MOST_BYTES
                 while data := transfer.read():
                     left -= len(data)
