@@ -72,4 +72,6 @@ def _podman(*arguments: str, timeout_s: float, data: bytes = b"") -> CommandResu
         done = subprocess.run(command, capture_output=True, timeout=timeout_s, input=data)
     except subprocess.TimeoutExpired:
         return CommandResult(None, "", "")
+    except OSError as error:  # more arguments than the kernel passes to a program
+        return CommandResult(126, "", str(error))
     return CommandResult(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))

@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from .known_names import KnownNames
+
 _SPARE_PIDS = 16
 """Processes that a command must still be able to start in the commands' group; if the group has fewer left it is crowded."""
 _MANY_TASKS, _MANY_PROCESSES = 128, 128
@@ -31,6 +33,7 @@ class Placement:
         self._task_fds = tuple(task_fds)
         self._pids_fds = tuple(pids_fds)
         self._rescue_fds = tuple(rescue_fds)
+        self._names = KnownNames()
         self.has_rescued = False
         """Whether a process that ``choose`` placed outside the commands' groups may still be there."""
 
@@ -38,9 +41,11 @@ class Placement:
         """Whether there are groups to join."""
         return bool(self._task_fds)
 
-    def choose(self) -> tuple[int, ...]:
-        """The ``tasks`` files of the groups that a new process joins."""
+    def choose(self, path: str = "") -> tuple[int, ...]:
+        """The ``tasks`` files of the groups that a new process joins. ``path``: its variable ``PATH``."""
         if not self._is_crowded():
+            if self._rescue_fds:
+                self._names.look_up(path)
             return self._task_fds
         self.has_rescued = True
         return self._rescue_fds

@@ -179,7 +179,7 @@ class Forker:
             os.set_blocking(report_read, False)
             lowest = max((2, *place)) + 1
             report_write = relocate(report_write, lowest)
-            tasks = [relocate(descriptor, lowest) for descriptor in self.placement.choose()]
+            tasks = [relocate(descriptor, lowest) for descriptor in self.placement.choose(launch.env.get("PATH", ""))]
             user: _NamespaceUser | None = None
             entered = []
             if self._namespace is not None:

@@ -17,6 +17,7 @@ from holdfast_wire.errors import HoldfastError
 
 from session_agent.agent.output.pipes import waiting_bytes
 from session_agent.agent.process import fork as forking
+from session_agent.agent.process.crowding import Placement
 from session_agent.agent.process.fork import Forker, Launch, Starting, Stdio
 from session_agent.agent.process.privileges import CommandNamespace
 from session_agent.agent.process.start_errors import CannotExecuteError
@@ -339,3 +340,31 @@ def test_images_of_both_machines_have_the_layout_that_the_kernel_requires(machin
     for row, text in zip(rows, (b"0", b"/usr/bin/true", b"/bin/true"), strict=True):
         at = (row[2] if row[0] in (1, 64) else row[1]) - 0x400000
         assert image[at : image.index(b"\0", at)] == text
+
+
+def test_the_usual_names_are_looked_up_once_in_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that they count in the agent's memory, and a command beside a fork bomb finds them. Not without groups, and not beside a bomb."""
+    looked_up: list[str] = []
+    files = {name: os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in ("commands", "rescue", "current", "max")}
+    os.write(files["max"], b"2048")
+    monkeypatch.setattr("session_agent.agent.process.known_names.os.stat", looked_up.append)
+    now = [1000.0]
+    monkeypatch.setattr("session_agent.agent.process.known_names.time.monotonic", lambda: now[0])
+    pids = (files["current"], files["max"])
+    Placement((files["commands"],), pids).choose("/opt/bin")
+    crowded = Placement((files["commands"],), pids, (files["rescue"],))
+    os.pwrite(files["current"], b"2040", 0)
+    assert crowded.choose("/opt/bin") == (files["rescue"],)
+    assert looked_up == []
+    os.ftruncate(files["current"], 0)
+    os.pwrite(files["current"], b"5", 0)
+    for _ in range(3):
+        assert crowded.choose("/opt/bin:relative") == (files["commands"],)
+    assert {"/opt/bin/sh", "/etc/ld.so.preload"} <= set(looked_up)
+    assert not any("relative" in name for name in looked_up)
+    assert len(looked_up) == len(set(looked_up))
+    now[0] += 61.0
+    crowded.choose("/opt/bin")
+    assert looked_up.count("/opt/bin/sh") == 2
+    for descriptor in files.values():
+        os.close(descriptor)
