@@ -1,0 +1,82 @@
+"""Who may use a sandbox through E2B's API, and the form of its refusals. What works is tested with the SDKs (tests/e2b)."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.model.names import id_of
+from tests.gateway.harness import ADA, BOB, Served
+from tests.support.requires import requires
+
+pytestmark = requires("redis")
+
+JSON, STREAM = {"Content-Type": "application/json"}, {"Content-Type": "application/connect+json"}
+
+
+def enveloped(body: bytes, flags: int = 0) -> bytes:
+    return struct.pack(">BI", flags, len(body)) + body
+
+
+async def made(client: httpx.AsyncClient) -> dict[str, Any]:
+    answer = await client.post("/e2b/v2/sandboxes", json={"templateID": "host", "timeout": 60}, headers={"X-API-Key": ADA})
+    assert answer.status_code == 201, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+async def test_a_token_opens_its_sandbox_alone_and_ends_with_its_key(served: Served) -> None:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+        one, two = await made(client), await made(client)
+
+        async def health(sandbox_id: str, **headers: str) -> int:
+            sent = {name.replace("_", "-"): value for name, value in headers.items()}
+            return (await client.get("/e2b/health", headers={"E2b-Sandbox-Id": sandbox_id, **sent})).status_code
+
+        token = one["envdAccessToken"]
+        assert await health(one["sandboxID"], X_Access_Token=token) == 204
+        assert await health(two["sandboxID"], X_Access_Token=token) == 401
+        assert await health(one["sandboxID"], X_Access_Token=token[:-1] + "x") == 401
+        assert await health(one["sandboxID"]) == 401
+        assert await health(one["sandboxID"], X_API_Key=BOB) == 502, "as a sandbox that does not exist"
+        assert await health(id_of("ada", "none"), X_Access_Token=token) == 502
+        listed = await client.get("/e2b/v2/sandboxes", headers={"X-Access-Token": token})
+        assert (listed.status_code, listed.json()["code"]) == (401, 401), "a token is no key"
+        keys = served.gateway.settings.keys_file
+        text = keys.read_text()
+        digest = hashlib.sha256(ADA.encode()).hexdigest()
+        keys.write_text("".join(line for line in text.splitlines(keepends=True) if digest not in line))
+        assert await health(one["sandboxID"], X_Access_Token=token) == 401, "its key was removed"
+        keys.write_text(text.replace(digest, f"{digest} scopes=files"))
+        assert await health(one["sandboxID"], X_Access_Token=token) == 403, "its key lost the scope read"
+
+
+async def test_refusals_of_procedures_have_the_form_of_connect(served: Served) -> None:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+        one = await made(client)
+        who = {"E2b-Sandbox-Id": one["sandboxID"], "X-Access-Token": one["envdAccessToken"]}
+
+        async def ask(path: str, content: bytes, headers: dict[str, str]) -> httpx.Response:
+            return await client.post(f"/e2b/{path}", content=content, headers={**who, **headers})
+
+        for content, headers in ((b"{}", STREAM), (b"[]", JSON), (b"{", JSON)):
+            answer = await ask("process.Process/List", content, headers)
+            assert answer.json()["code"] in ("unimplemented", "invalid_argument")
+        for content in (b"", b"{}", enveloped(b"{}")[:-1], enveloped(b"{}", 1), enveloped(b"[]"), enveloped(b"{}") * 2):
+            answer = await ask("process.Process/Start", content, STREAM)
+            assert answer.status_code == 200
+            assert answer.content[0] == 2, "one envelope, which ends the stream"
+            assert b'"error"' in answer.content
+
+
+@pytest.mark.parametrize("field", ["autoPause", "volumeMounts", "mcp", "iam"])
+async def test_what_cannot_be_honoured_is_refused_by_name(served: Served, field: str) -> None:
+    body = {"templateID": "host", field: {"a": 1}}
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+        answer = await client.post("/e2b/v2/sandboxes", json=body, headers={"X-API-Key": ADA})
+    assert answer.status_code == 501
+    assert field in answer.json()["message"]
