@@ -174,7 +174,7 @@ async def test_a_program_cannot_continue_in_a_branch(client: AsyncSandboxClient,
         await grow_tree(job(client, small), replace(settings(), agent=Agent("program", "1", "policy", never)), k=2, turn=1)
 
 
-@requires("namespaces", "redis", "git")
+@requires("namespaces", "root", "redis", "git")
 async def test_trees_in_sandboxes(client: AsyncSandboxClient, small: Small) -> None:
     trees = await asyncio.gather(*(grow_tree(job(client, small), settings(), k=6, turn=1, seed=seed) for seed in (1, 2)))
     for tree in trees:
@@ -189,7 +189,7 @@ async def test_trees_in_sandboxes(client: AsyncSandboxClient, small: Small) -> N
     assert await client.list_sandboxes(LABELS) == []
 
 
-@requires("namespaces", "redis", "git")
+@requires("namespaces", "root", "redis", "git")
 async def test_a_rollout_that_submits_before_the_branch_is_one_leaf(client: AsyncSandboxClient, small: Small) -> None:
     for wanted in (3, 9):
         tree = await grow_tree(job(client, small), settings(), k=3, turn=wanted, seed=1)
@@ -198,7 +198,7 @@ async def test_a_rollout_that_submits_before_the_branch_is_one_leaf(client: Asyn
     assert await client.list_sandboxes(LABELS) == []
 
 
-@requires("namespaces", "redis", "git")
+@requires("namespaces", "root", "redis", "git")
 async def test_what_cannot_be_branched_leaves_no_sandbox(client: AsyncSandboxClient, small: Small) -> None:
     tree = await grow_tree(job(client, small, Style("editor")), settings(), k=2, turn=1, seed=1)
     assert [run.status for run in tree.leaves] == [Status.ABORTED] * 2

@@ -130,6 +130,7 @@ async def test_a_store_that_hangs_slows_no_command(stack: Stack, client: Any) ->
             lines.unlink()
 
 
+@requires("root")  # which stops the processes of a sandbox for the copy
 async def test_a_branch_begins_with_its_parents_recording(client: Any) -> None:
     async with await client.create_sandbox("host", memory="64Mi", record=True) as parent:
         first = await parent.exec("echo parent")

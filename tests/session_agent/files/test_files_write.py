@@ -15,6 +15,7 @@ import pytest
 from session_agent.agent.files import xattrs
 from session_agent.agent.files.write import open_write
 from tests.support.channel import FakeChannel, serve
+from tests.support.requires import requires
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to change owners and to mount")
 
@@ -308,6 +309,7 @@ async def test_an_owner_without_a_user_gets_the_new_files_and_limits_nothing(tmp
     assert (await write(tmp_path, "a", owner="nobody-of-that-name").error())["code"] == "user_not_found"
 
 
+@requires("root")
 async def test_new_files_belong_to_the_sandboxs_own_user(tmp_path: Path) -> None:
     (tmp_path / "old").touch()
     for path in ("old", "new/file"):
