@@ -16,7 +16,7 @@ export PORT HOLDFAST_DATA REGISTRY TAG
 export PYTHONDONTWRITEBYTECODE :=
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-user test-lowest test-all soak test-cluster test-docker test-e2b test-page check format generate wheels bundle images deploy cluster smoke acceptance bench curves copies peers load chaos fuzz integrations recipes recipes-programs recipes-learn clean
+.PHONY: help setup up demo test test-user test-lowest test-all soak test-cluster test-docker test-facade test-page check format generate wheels bundle images deploy cluster smoke acceptance bench curves copies peers load chaos fuzz integrations recipes recipes-programs recipes-learn clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -60,9 +60,9 @@ test-page: .venv/.stamp ## The page in headless Chromium; pictures in build/page
 test-docker: .venv/.stamp ## The same commands in docker's default container and in a sandbox (ARGS="-k sudo --docker-json FILE")
 	@exec $(PY) -m pytest tests/docker -m docker -q -r fE --tb=line -p no:xdist $(ARGS)
 
-test-e2b: .venv/.stamp ## E2B's npm package, then E2B's own tests of its Python SDK with a table (CLONE=a clone of github.com/e2b-dev/E2B)
+test-facade: .venv/.stamp ## E2B's npm package, then E2B's own tests of its Python SDK with a table (CLONE=a clone of github.com/e2b-dev/E2B)
 	@$(PY) -m pytest tests/e2b -m recipes_packages -p no:xdist $(ARGS)
-	@$(if $(CLONE),exec $(PY) -m tests.e2b $(CLONE),echo "test-e2b: E2B's own tests need CLONE")
+	@$(if $(CLONE),exec $(PY) -m tests.e2b $(CLONE),echo "test-facade: E2B's own tests need CLONE")
 
 check: .venv/.stamp ## Lint, format, types, import rules, generated code
 	@exec infra/scripts/check

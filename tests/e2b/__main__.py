@@ -1,4 +1,4 @@
-"""``make test-e2b``: E2B's own tests of its Python SDK, sync and async, against a stack here; prints a table by file.
+"""``make test-facade``: E2B's own tests of its Python SDK, sync and async, against a stack here; prints a table by file.
 
 ``python -m tests.e2b CLONE`` takes a clone of github.com/e2b-dev/E2B, of which only the tests are used: the SDK is the one of
 ``infra/scripts/e2b_venv``. The sandboxes are of an image of Debian packages with the account that E2B's templates have, which is built in
