@@ -168,7 +168,8 @@ def test_the_guides_episode_of_thirty_turns_in_sixty_four_branches(stack: Stack,
 
 
 @pytest.mark.parametrize(
-    ("page", "expected"), [("README.md", [["0", "42", "/tmp"]]), ("sdk_py/README.md", [["0", "42", "/tmp"], ["50"], ["deleted", "caller"]])]
+    ("page", "expected"),
+    [("README.md", [["0", "42", "/tmp"]]), ("sdk_py/README.md", [["0", "42", "/tmp", "a", "b", "c", "42"], ["50"], ["deleted", "caller"]])],
 )
 def test_every_python_block_of_the_pages_runs(stack: Stack, tmp_path: Path, page: str, expected: list[list[str]]) -> None:
     blocks = [block for block in python_blocks(page) if BRANCHES not in block]
