@@ -19,7 +19,7 @@ SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 .PHONY: help setup up demo test test-user test-lowest test-all soak test-cluster test-docker test-facade test-page check format generate wheels bundle images deploy cluster smoke acceptance bench curves copies peers load chaos fuzz integrations recipes recipes-programs recipes-learn clean
 
 help: ## Show what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 setup: .venv/.stamp ## Make .venv, by the newest Python here or PYTHON (every other target does this by itself)
 
