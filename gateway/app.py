@@ -64,7 +64,7 @@ class Application:
 
     def serves_messages(self, scope: Scope) -> bool:
         """Whether a request to upgrade to WebSocket is served message by message, by a WEBSOCKET row."""
-        return _matches(self._rows.routes, {**scope, "type": "websocket"})
+        return _matches(self._rows, {**scope, "type": "websocket"})
 
     @contextlib.asynccontextmanager
     async def _run(self, app: Application) -> AsyncIterator[None]:
@@ -98,7 +98,7 @@ class Application:
             return _refused_websocket(face or self.faces[0], error)
         response = (face.page(HTTPConnection(scope), error) or face.refuse(error)) if face else problem_response(error)
         if error.code == "method_not_allowed":
-            methods = {method for method in HTTP_METHODS if _matches(self._rows.routes, {**scope, "method": method})}
+            methods = {method for method in HTTP_METHODS if _matches(self._rows, {**scope, "method": method})}
             response.headers["Allow"] = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))  # RFC 9110 §15.5.6
         return response
 
@@ -147,7 +147,7 @@ class _Resource:
             return
         if is_audited(row):
             self._gateway.audit.check()
-            if row.upgrades or row.method == WEBSOCKET:
+            if self._gateway.audit.is_on and (row.upgrades or row.method == WEBSOCKET):
                 record_request(self._gateway.audit, row, self._path, scope, "", None)
         uses = self._gateway.tenants.uses
         uses.add(use)
@@ -173,7 +173,7 @@ class _Resource:
         principal = await row.grant(connection) or await tenants.principal_of(row.key(connection))
         if (authenticated := connection.scope.get(AUTHENTICATED)) is not None:
             authenticated()
-        owner, project = connection.headers.get(OWNER_HEADER), connection.headers.get(PROJECT_HEADER)
+        owner, project = _acts_for(connection.scope)
         acting = tenants.admitted(principal, scope, owner, project)
         reserve_for(acting.owner)
         connection.scope[PRINCIPAL] = acting
@@ -184,6 +184,17 @@ class _Resource:
             if not row.unlimited:
                 await self._gateway.rates.request(use.limits)
         return use
+
+
+def _acts_for(scope: Scope) -> tuple[str | None, str | None]:
+    """The owner and the project for whom the client acts, where it names them."""
+    owner = project = None
+    for name, value in scope["headers"]:
+        if name == OWNER_HEADER and owner is None:
+            owner = value.decode("latin-1")
+        elif name == PROJECT_HEADER and project is None:
+            project = value.decode("latin-1")
+    return owner, project
 
 
 async def _serve(row: Row, connection: HTTPConnection, receive: Receive, send: Send) -> None:
@@ -218,24 +229,39 @@ def _router(gateway: Gateway, faces: Sequence[Face]) -> Router:
 
 
 class _IndexedRouter(Router):
-    """Starlette's router, which tries only the routes whose first and third segments are a path's where they are fixed: of some hundred
-    routes a few.
+    """Starlette's router, which tries only the routes whose host may be a request's, and whose first and third segments are its path's
+    where they are fixed: of some hundred routes a few.
     """
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         super().__init__(routes, redirect_slashes=False, default=_default)
         self._fixed = [(route, _fixed_segments(route)) for route in routes]
         self._words = frozenset(word for _, (first, third) in self._fixed for word in (first, third) if word)
-        self._found: dict[tuple[str, str], Router] = {}
+        self._domains = [route.domain for route in routes if isinstance(route, _AnyCaseHost)]
+        self._found: dict[tuple[str, str, bool], Router] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.near(scope)(scope, receive, send)
+
+    def near(self, scope: Scope) -> Router:
+        """A router of the routes that may match the request."""
         segments = scope["path"].removeprefix(scope.get("root_path", "")).split("/", 4)
-        first, third = (segments[n] if len(segments) > n and segments[n] in self._words else "" for n in (1, 3))
-        router = self._found.get((first, third))
+        first = segments[1] if segments[1:] and segments[1] in self._words else ""
+        third = segments[3] if segments[3:] and segments[3] in self._words else ""
+        hosted = bool(self._domains) and self._may_be_hosted(scope)
+        router = self._found.get((first, third, hosted))
         if router is None:
-            routes = [route for route, fixed in self._fixed if fixed[0] in ("", first) and fixed[1] in ("", third)]
-            router = self._found[first, third] = Router(routes, redirect_slashes=False, default=_default)
-        await router(scope, receive, send)
+            near = [route for route, fixed in self._fixed if fixed[0] in ("", first) and fixed[1] in ("", third)]
+            routes = [route for route in near if hosted or not isinstance(route, Host)]
+            router = self._found[first, third, hosted] = Router(routes, redirect_slashes=False, default=_default)
+        return router
+
+    def _may_be_hosted(self, scope: Scope) -> bool:
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value.lower()
+                return any(domain in host for domain in self._domains)
+        return False
 
 
 def _fixed_segments(route: BaseRoute) -> tuple[str, str]:
@@ -277,12 +303,13 @@ def _routes(gateway: Gateway, face: Face) -> list[BaseRoute]:
     return routes
 
 
-def _matches(routes: Sequence[BaseRoute], scope: Scope) -> bool:
+def _matches(router: ASGIApp, scope: Scope) -> bool:
     """Whether a row serves a request, looked up through hosts and prefixes."""
-    for route in routes:
+    assert isinstance(router, _IndexedRouter)
+    for route in router.near(scope).routes:
         match, child_scope = route.matches(scope)
         if match is Match.FULL:  # a request that a host or prefix matches has none of the rows after it
-            return not isinstance(route, Host | Mount) or _matches(route.routes, {**scope, **child_scope})
+            return not isinstance(route, Host | Mount) or _matches(route.app, {**scope, **child_scope})
     return False
 
 
@@ -291,11 +318,10 @@ class _AnyCaseHost(Host):
 
     def __init__(self, host: str, app: ASGIApp) -> None:
         super().__init__(host, app)
-        self._end = host.rpartition("}")[2].encode()
+        self.domain: Final = host.rpartition("}")[2].encode()
+        """What is fixed at the end of the host."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        if not any(name == b"host" and self._end in value.lower() for name, value in scope["headers"]):
-            return Match.NONE, {}
         fields = [(name, value.lower().partition(b":")[0].rstrip(b".")) for name, value in scope["headers"] if name == b"host"]
         match, child = super().matches({**scope, "headers": fields})
         return match, child
