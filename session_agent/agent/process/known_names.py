@@ -3,12 +3,12 @@
 A lookup of a name that is not in the kernel's memory waits for another lookup of the same name in the same directory. The processes of a
 bomb look up programs, directories and libraries all the time; at the limit of their memory the kernel frees the names again at once, and
 one that looks a name up waits behind a thousand others for memory. A name that the agent has looked up first counts in the memory of the
-agent's group, and stays. So the agent does that before the first command, and again from time to time. Called by ``crowding``.
+agent's group, and stays. So the agent does that while the first command starts, and again from time to time. Called by ``crowding``.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import os
 import time
 
@@ -45,15 +45,21 @@ class KnownNames:
         self._due = 0.0
 
     def look_up(self, path: str) -> None:
-        """Look the names up, also those that do not exist, unless that was done a short time ago. ``path``: the variable ``PATH``.
+        """Look the names up, also those that do not exist, in the next turn of the loop, unless that was done a short time ago: the process
+        that is about to start does not wait for it. ``path``: the variable ``PATH``.
 
         Call only while the sandbox is not crowded: beside a bomb the agent itself would wait.
         """
         now = time.monotonic()
-        if now < self._due:
-            return
-        self._due = now + _AGAIN_S
-        folders = [folder for folder in path.split(os.pathsep) if folder.startswith("/")]
-        for name in (*(f"{folder}/{name}" for folder in folders for name in _PROGRAMS), *_FILES):
-            with contextlib.suppress(OSError, ValueError):
-                os.stat(name)
+        if now >= self._due:
+            self._due = now + _AGAIN_S
+            asyncio.get_running_loop().call_soon(_look_up, path)
+
+
+def _look_up(path: str) -> None:
+    folders = [folder for folder in path.split(os.pathsep) if folder.startswith("/")]
+    for name in (*[f"{folder}/{name}" for folder in folders for name in _PROGRAMS], *_FILES):
+        try:
+            os.stat(name)
+        except (OSError, ValueError):  # a ``PATH`` may contain any character
+            continue
