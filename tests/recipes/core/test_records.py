@@ -16,6 +16,7 @@ from holdfast_recipes.core.scored import Blame, Status
 from holdfast_recipes.core.spans import Span
 from holdfast_recipes.core.template import Kind
 from holdfast_recipes.core.trajectory import (
+    Branch,
     Harness,
     Observation,
     PolicyName,
@@ -73,6 +74,7 @@ def full() -> Trajectory:
         source="rebench",
         run="r1",
         prompts={"swe_mini": "ab"},
+        branch=Branch("t1", 1),
     )
 
 
