@@ -143,7 +143,7 @@ class Fields:
 
     def integer(self, name: str, default: int, *, least: int, most: int) -> int:
         value = _whole(self._values.get(name, default))
-        if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 12:
+        if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise _wrong(name, f"a whole number from {least} to {most}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from holdfast_wire.errors import HoldfastError
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,7 +22,10 @@ _BODY_BYTES = 16 * 1024
 async def held(request: Request) -> Response:
     """``GET /limits``; with ``?subjects=all``, for operators, the limits of every owner, project and key that has some."""
     gateway, principal = parts(request)
-    if request.query_params.get("subjects") == "all":
+    subjects = request.query_params.get("subjects", "own")
+    if subjects not in ("own", "all"):
+        raise HoldfastError("invalid_argument", "subjects must be own or all")
+    if subjects == "all":
         principal.require(Scope.ADMIN)
         return json_response({"limits": [_of(subject, one) for subject, one in limits.every(gateway).items()]})
     return json_response({"limits": [asdict(one) for one in await limits.held(gateway, principal)]})

@@ -85,3 +85,10 @@ def test_a_whole_number_may_be_written_with_a_fraction_of_zero() -> None:
     assert (Fields({"user": 1000.0}).user(), Fields({"mode": 420.0}).integer("mode", 0, least=0, most=4095)) == (1000, 420)
     with pytest.raises(HoldfastError, match="user"):
         Fields({"user": 1000.5}).user()
+
+
+def test_a_whole_number_of_a_query_may_have_as_many_digits_as_its_bound() -> None:
+    assert Fields({"offset": str(2**53)}).integer("offset", 0, least=0, most=2**53) == 2**53
+    for wrong in (str(2**53 + 1), "9" * 5000, "1e3"):
+        with pytest.raises(HoldfastError, match="offset must be a whole number"):
+            Fields({"offset": wrong}).integer("offset", 0, least=0, most=2**53)

@@ -132,6 +132,11 @@ async def test_only_operators_set_limits(served: Served) -> None:
         assert (await ada.put("/limits/owner:ada", json={"sandboxes": 9})).json()["code"] == "scope_missing"
         assert (await ada.get("/limits", params={"subjects": "all"})).json()["code"] == "scope_missing"
         assert (await ada.get("/limits")).json() == {"limits": []}
+        assert (await ada.get("/limits", params={"subjects": "own"})).json() == {"limits": []}
+        for unknown in ("", "ALL", "none"):
+            refusal = await ada.get("/limits", params={"subjects": unknown})
+            assert (refusal.status_code, refusal.json()["code"]) == (422, "invalid_argument")
+            assert "own or all" in refusal.json()["detail"]
     for wrong in ({"boxes": 1}, {"sandboxes": -1}, {"sandboxes": 1.5}, {"cores": True}, {"creates_per_minute": 0}, {"cores": "4"}):
         with pytest.raises(Exception, match="invalid_argument"):
             limits.limits_of(wrong)
