@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast import SandboxClient
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.page.conftest import picture
 from tests.page.test_views import check_accessible
@@ -40,3 +40,21 @@ def test_groups_and_the_results_of_a_run(open_page: OpenPage, client: SandboxCli
         expect(page.locator("header.head")).to_contain_text("deleted")
         until(lambda: not list(client.list_sandboxes()), deadline_s=60, what="the sandboxes of the group to be deleted")
         expect(page.get_by_role("button", name="End the group")).to_have_count(0)
+
+
+def test_a_sandbox_that_ends_while_the_list_is_read_keeps_its_labels(open_page: OpenPage, client: SandboxClient) -> None:
+    """The list has it no more when its end arrives, and the event of an end tells neither labels nor group."""
+    with client.group("grpo-0413", ttl_s=600) as group:
+        client.create_sandbox("host", sandbox_id="early", group=group, labels={"task": "flask-1"})
+        page = open_page("groups/grpo-0413")
+        numbers = page.locator("tbody tr", has_text="flask-1").locator(".num")
+        expect(numbers.nth(1)).to_have_text("1")
+
+        def end_first(route: Route) -> None:
+            client.get_sandbox("early").delete()
+            route.continue_()
+
+        page.route("**/sandboxes?limit=*", end_first, times=1)
+        client.create_sandbox("host", sandbox_id="late", group=group, labels={"task": "flask-1"})
+        expect(numbers.nth(4)).to_have_text("1")
+        expect(numbers.first).to_have_text("2")

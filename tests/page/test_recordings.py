@@ -132,7 +132,7 @@ def test_replay_of_a_recorded_episode(open_page: OpenPage, client: SandboxClient
     expect(page.locator(".chapters .on")).to_contain_text("grüße")
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("button", name="Delete recording").click()
-    expect(page.get_by_role("heading", name="Recordings")).to_be_visible()
+    expect(page.get_by_role("heading", name="Recordings", exact=True)).to_be_visible()
     assert [one.recording_id for one in client.recordings.list("replay-1")] == []
     page.goto(f"{page.url.split('#')[0]}#/recordings/{recording}")
     expect(page.get_by_text("This recording is gone")).to_be_visible()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -198,6 +199,29 @@ def test_faults_by_cause(open_page: OpenPage, client: SandboxClient) -> None:
             picture(page, view)
             check_accessible(page)
         sandbox.delete()
+
+
+def test_two_keys_in_a_row_lead_to_a_view(open_page: OpenPage) -> None:
+    """Two keys belong together by the time between them, whatever was pressed before. The clock of the page is the test's."""
+    page = open_page("keys")
+    expect(page.get_by_role("heading", name="Keys", exact=True)).to_be_visible()
+    page.clock.install()
+    page.clock.pause_at(time.time() + 60)
+    for key in "gk":
+        page.keyboard.press(key)
+    page.clock.run_for(1500)
+    page.keyboard.press("g")
+    page.clock.run_for(1500)
+    page.keyboard.press("d")
+    expect(page.get_by_role("heading", name="Doctor", exact=True)).to_be_visible()
+    page.keyboard.press("g")
+    page.clock.run_for(2500)
+    page.keyboard.press("k")
+    page.keyboard.press("g")
+    page.keyboard.press("i")
+    expect(page.get_by_role("heading", name="Images", exact=True)).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("heading", name="Doctor", exact=True)).to_be_visible()
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])

@@ -43,6 +43,8 @@ class Live extends EventTarget {
     super();
     /** @type {Map<string, Sandbox>} */
     this.all = new Map();
+    /** Sandboxes that the last list had no more, until their end arrives as an event: it tells the cause, but neither labels nor group. @type {Map<string, Sandbox>} */
+    this.missing = new Map();
     /** @type {"loading"|"live"|"stale"|"offline"} */
     this.state = "loading";
     /** When the state began, in seconds since the epoch; for "live" when it was last not. */
@@ -124,7 +126,7 @@ class Live extends EventTarget {
       }
       if (listing !== this.listing) return;
       const names = new Set(found.map((one) => one.sandbox_id));
-      for (const [id, one] of this.all) if (!names.has(id) && one.status !== "ended") this.all.delete(id);
+      for (const [id, one] of this.all) if (!names.has(id) && one.status !== "ended") { this.all.delete(id); this.missing.set(id, { ...one, ended: Date.now() / 1000 }); }
       for (const record of found) this.record(record);
       this.problem = null;
       this.loaded = true;
@@ -196,10 +198,11 @@ class Live extends EventTarget {
 
   /** @param {string} name @param {string} id @param {any} facts */
   life(name, id, facts) {
-    const old = this.all.get(id), cause = { reason: facts.reason ?? "", fault: facts.fault ?? "", message: facts.message ?? "" };
+    const old = this.all.get(id) ?? (name === "deleted" ? this.missing.get(id) : undefined), cause = { reason: facts.reason ?? "", fault: facts.fault ?? "", message: facts.message ?? "" };
     if (name === "deleted") {
       const one = old ?? blank(id);
       if (one.created !== null && one.created > facts.time) return; // of an earlier sandbox with this id
+      this.missing.delete(id);
       for (const key of this.reported.keys()) if (key.startsWith(`${id} `)) this.reported.delete(key);
       Object.assign(one, { status: "ended", ended: facts.time, cpuUse: null, memoryUse: null, ...cause });
       this.all.set(id, one);
@@ -227,7 +230,7 @@ class Live extends EventTarget {
 
   forget() {
     const now = Date.now() / 1000;
-    for (const [id, one] of this.all) if (one.ended !== null && one.ended < now - KEPT_S) this.all.delete(id);
+    for (const known of [this.all, this.missing]) for (const [id, one] of known) if (one.ended !== null && one.ended < now - KEPT_S) known.delete(id);
   }
 
   list_() { return [...this.all.values()]; }

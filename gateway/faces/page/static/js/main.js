@@ -20,6 +20,8 @@ import { welcome } from "./views/welcome.js";
 
 const NAV = [["overview", "Overview", "o"], ["sandboxes", "Sandboxes", "s"], ["recordings", "Recordings", "r"], ["groups", "Groups", "g"], ["images", "Images", "i"], ["keys", "Keys", "k"], ["doctor", "Doctor", "d"]];
 const VIEWS = { overview, sandboxes, recordings, groups, images, keys, doctor, welcome };
+/** The second key of "g then o" follows the first within this time. Times of events are compared: how long the page took to handle them does not count. */
+const CHORD_MS = 2000;
 /** The views of one thing of those that a view lists. */
 const ONE = { sandboxes: sandbox, recordings: replay, groups: group };
 /** @param {string} id @returns {HTMLElement} */
@@ -28,7 +30,7 @@ const memory = {
   get: (name) => { try { return localStorage.getItem(name); } catch { return null; } },
   set: (name, value) => { try { localStorage.setItem(name, value); } catch { /* a private window */ } },
 };
-const app = { who: /** @type {any} */ (null), chord: false, keys: memory.get("keys") !== "off", keep: new Map(), gone: new AbortController(), shown: "" };
+const app = { who: /** @type {any} */ (null), chord: -Infinity, keys: memory.get("keys") !== "off", keep: new Map(), gone: new AbortController(), shown: "" };
 
 /** A part of the address; as it stands if it is not valid. @param {string} text */
 const decode = (text) => { try { return decodeURIComponent(text); } catch { return text; } };
@@ -127,13 +129,13 @@ document.addEventListener("keydown", (e) => {
   if (!app.who || typing || e.metaKey || e.ctrlKey || e.altKey || document.querySelector("dialog[open]")) return;
   if (e.key === "?") { help(); return; }
   if (!app.keys) { e.stopPropagation(); return; }
-  if (app.chord) {
-    app.chord = false;
+  const second = e.timeStamp - app.chord < CHORD_MS;
+  app.chord = -Infinity;
+  if (second) {
     const hit = NAV.find((one) => one[2] === e.key);
     if (hit) { e.preventDefault(); e.stopPropagation(); go(hit[0]); }
   } else if (e.key === "g") {
-    app.chord = true;
-    setTimeout(() => { app.chord = false; }, 900);
+    app.chord = e.timeStamp;
   } else if (e.key === "/") {
     const field = /** @type {HTMLElement|null} */ (document.querySelector("#filter, .tl input, .pullform input, .player input"));
     if (field) { e.preventDefault(); field.focus(); }
