@@ -38,6 +38,8 @@ _HELD_BYTES: Final = 4 * 1024 * 1024
 _RETRY_S: Final = 5.0
 _SWEEP_S: Final = 3600.0
 _TRIM_S: Final = 60.0
+_PARENT_S: Final = 2.0
+_PARENT_POLL_S: Final = 0.05
 _CONTENT: Final = ("output", "input")
 
 
@@ -123,10 +125,11 @@ class Recorder:
     def __len__(self) -> int:
         return len(self._recordings)
 
-    async def begin(self, record: Record) -> None:
+    async def begin(self, record: Record, reached: tuple[str, int] | None = None) -> None:
         """Record a new sandbox, from before its first command on; waits a moment until its agent reports.
 
-        ``record`` has the endpoint. The recording of a branch begins with what its parent's has.
+        ``record`` has the endpoint. The recording of a branch begins with what its parent's has: it waits a moment until that has the
+        position ``reached`` of the parent's journal, which another replica may be writing.
         """
         assert self.files is not None
         spec = record.spec
@@ -141,8 +144,7 @@ class Recorder:
         try:
             async with asyncio.timeout(self._settings.begin_s):  # a store that hangs must not hold up the create
                 if spec.parent:
-                    await self._flush()
-                    await asyncio.to_thread(self._continue_parent, recording.name, spec.owner, spec.parent)
+                    await self._continue_parent(recording.name, spec.owner, spec.parent, reached)
                 await asyncio.to_thread(self.files.write, recording.name, "meta.json", orjson.dumps(meta))
                 await asyncio.to_thread(self.files.append, recording.name, note("recording_started", sandbox_id=spec.name))
         except Exception as error:  # noqa: BLE001  as in ``_write``
@@ -163,17 +165,38 @@ class Recorder:
         work = self._follow(recording, record, after, begun)
         recording.task = self._background.start(work, f"recording of {record.sandbox_id}")
 
-    def _continue_parent(self, name: str, owner: str, parent: str) -> None:
+    async def _continue_parent(self, name: str, owner: str, parent: str, reached: tuple[str, int] | None) -> None:
         """Copy the parent's recording so far."""
-        assert self.files is not None
-        folder = name_of(owner)
-        found = [one for one in self.files.names(folder) if one.rpartition(".")[0] == parent]
-        if not found:
+        source = await asyncio.to_thread(self._latest, name_of(owner), parent)
+        if source is None:
             return
-        latest = max(found, key=lambda one: (self.files.read(f"{folder}/{one}", "meta.json") or b"", one))  # type: ignore[union-attr]
-        for piece in self.files.lines(f"{folder}/{latest}"):
+        until = asyncio.get_running_loop().time() + _PARENT_S
+        while True:
+            await self._flush()
+            if await asyncio.to_thread(self._has, source, reached) or asyncio.get_running_loop().time() >= until:
+                break
+            await asyncio.sleep(_PARENT_POLL_S)
+        await asyncio.to_thread(self._copy, name, source, note("branched", parent=parent, recording_id=source.rpartition("/")[2]))
+
+    def _latest(self, folder: str, sandbox: str) -> str | None:
+        """The name of the sandbox's latest recording."""
+        assert self.files is not None
+        found = [f"{folder}/{one}" for one in self.files.names(folder) if one.rpartition(".")[0] == sandbox]
+        return max(found, key=lambda one: (self.files.read(one, "meta.json") or b"", one), default=None)  # type: ignore[union-attr]
+
+    def _has(self, name: str, reached: tuple[str, int] | None) -> bool:
+        """Whether a recording has a position of its sandbox's journal, or follows another journal."""
+        assert self.files is not None
+        if reached is None or reached[1] <= 0:
+            return True
+        stored = position(self.files.tail(name))
+        return stored is not None and (stored[0] != reached[0] or stored[1] >= reached[1])
+
+    def _copy(self, name: str, source: str, end: bytes) -> None:
+        assert self.files is not None
+        for piece in self.files.lines(source):
             self.files.append(name, piece)
-        self.files.append(name, b"\n" + note("branched", parent=parent, recording_id=latest))
+        self.files.append(name, b"\n" + end)
 
     async def _follow(self, recording: _Recording, record: Record, after: tuple[str, int] | None, begun: Callable[[], None]) -> None:
         found: list[Record] = [record]

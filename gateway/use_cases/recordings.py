@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from holdfast_wire.errors import HoldfastError
-from holdfast_wire.frames import Closed, Failed
+from holdfast_wire.frames import Closed, Failed, Opened
 
 from gateway.identity.principal import Principal
 from gateway.model.records import Record
@@ -41,23 +41,37 @@ async def begin(gateway: Gateway, record: Record, endpoint: str) -> None:
     """Begin the recording of a sandbox that is about to be ready, if its creator wants one."""
     spec = record.spec
     if spec.record:
+        reached = None
         if spec.parent:
             with contextlib.suppress(HoldfastError):  # the parent has ended meanwhile
-                await settle(gateway, await gateway.ready(spec.owner, spec.parent))
-        await gateway.recorder.begin(replace(record, endpoint=endpoint, status="ready"))
+                reached = await settle(gateway, await gateway.ready(spec.owner, spec.parent))
+        await gateway.recorder.begin(replace(record, endpoint=endpoint, status="ready"), reached)
 
 
-async def settle(gateway: Gateway, record: Record) -> None:
-    """Before a sandbox is removed that is recorded or in the audit log: what has happened in it arrives at the replica that follows it."""
+async def settle(gateway: Gateway, record: Record) -> tuple[str, int] | None:
+    """Before a sandbox is removed that is recorded or in the audit log: what has happened in it arrives at the replica that follows it.
+
+    The journal and the position of what has happened last; None if the agent keeps no journal or does not answer.
+    """
     is_recorded = record.spec.record and gateway.recorder.files is not None
+    reached = None
     if not record.endpoint or not (is_recorded or gateway.audit.is_on):
-        return
+        return None
     with contextlib.suppress(HoldfastError, TimeoutError):
         async with asyncio.timeout(_SETTLE_S), gateway.agents.call(record) as call:
             call.open("activity", {"sync": True})
             async for fact in call.facts():
                 if isinstance(fact, Closed | Failed):
-                    return
+                    break
+                if isinstance(fact, Opened):
+                    reached = _position(fact.info)
+    return reached
+
+
+def _position(info: dict[str, Any]) -> tuple[str, int] | None:
+    """The agent's claim, checked."""
+    epoch, following = info.get("epoch"), info.get("next")
+    return (epoch, following - 1) if isinstance(epoch, str) and isinstance(following, int) else None
 
 
 async def list_owned(gateway: Gateway, principal: Principal, sandbox_id: str = "") -> list[dict[str, Any]]:

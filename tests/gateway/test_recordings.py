@@ -229,3 +229,17 @@ async def test_the_limit_is_kept_when_a_recording_ends(tmp_path: Path) -> None:
     assert len(files.names(name_of("ada"))) == 2
     assert recorder._write([(name, b"x", {"ended_at": 20.0}, 0)]) == (1, None)
     assert files.names(name_of("ada")) == [f"sb-2.{INCARNATION}"]
+
+
+async def test_a_branch_waits_for_what_another_replica_still_writes_of_its_parent(files: RecordingFiles) -> None:
+    parent, branch = (name_of("ada", f"{one}.{INCARNATION}") for one in ("sb-1", "sb-2"))
+    files.write(parent, "meta.json", b"{}")
+    files.append(parent, note("recording_started") + line({"type": "command_started", "n": 1}, "e"))
+    with _recorder(files) as recorder:
+        copying = asyncio.create_task(recorder._continue_parent(branch, "ada", "sb-1", ("e", 2)))
+        await asyncio.sleep(0.2)
+        assert not files.size(branch)
+        files.append(parent, line({"type": "command_ended", "n": 2}, "e"))
+        await copying
+    copied = [orjson.loads(text) for text in b"".join(files.lines(branch)).split()]
+    assert [one["type"] for one in copied] == ["recording_started", "command_started", "command_ended", "branched"]

@@ -231,7 +231,8 @@ class _Settling(Handler):
         self._channel = channel
         self._until = context.now() + _SETTLE_S
         self._timer: asyncio.TimerHandle | None = None
-        channel.send(Opened(channel.number, {}))
+        journal = context.records.journal
+        channel.send(Opened(channel.number, {} if journal is None else {"epoch": journal.epoch, "next": journal.next}))
         self._check()
 
     def _check(self) -> None:

@@ -128,6 +128,8 @@ async def test_a_store_that_hangs_slows_no_command(stack: Stack, client: Any) ->
         with lines.open("rb") as pipe:  # the store answers again
             assert b"command_started" in await asyncio.to_thread(pipe.readline)
             lines.unlink()
+        # it is tried again after some seconds; until then nothing is written, of no recording
+        await until_async(lambda: _true(lines.exists()), deadline_s=DEADLINE_S, what="the store to be used again")
 
 
 @requires("root")  # which stops the processes of a sandbox for the copy
