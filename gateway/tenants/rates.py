@@ -58,14 +58,19 @@ class Rates:
 
     async def request(self, held: Sequence[tuple[str, Limits]]) -> None:
         """Count a request. Raises ``rate_limited`` where one of the limits is reached, also if a limit on bytes is."""
+        now = time.monotonic()
+        blocked = [
+            (allowance.blocked_until - now, subject, name, getattr(limits, name))
+            for subject, limits in held
+            for name in ("output_bytes_per_minute", "upload_bytes_per_minute")
+            if getattr(limits, name) is not None and (allowance := self._allowances.get(f"{subject} {name}")) is not None
+        ]
+        if blocked and (longest := max(blocked))[0] > 0:
+            wait_s, subject, name, most = longest
+            raise self._refused(subject, name, most, wait_s)
         for subject, limits in held:
             if limits.requests_per_minute is not None:
                 await self._take(subject, "requests_per_minute", limits.requests_per_minute, 1)
-            for name in ("output_bytes_per_minute", "upload_bytes_per_minute"):
-                if getattr(limits, name) is not None:
-                    allowance = self._allowances.get(f"{subject} {name}")
-                    if allowance is not None and (wait_s := allowance.blocked_until - time.monotonic()) > 0:
-                        raise self._refused(subject, name, getattr(limits, name), wait_s)
 
     async def create(self, held: Sequence[tuple[str, Limits]]) -> None:
         """Count a create. Raises ``rate_limited``."""

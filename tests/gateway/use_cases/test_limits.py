@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from holdfast import QuotaError, SandboxClient
+from holdfast_wire.errors import HoldfastError
 
 from gateway.controller.quota_counts import QuotaCounts
 from gateway.identity.limits import Limits
@@ -127,6 +128,22 @@ async def test_bytes_are_paced_and_further_requests_refused(served: Served) -> N
         assert (await ada.get("/resources")).status_code == 200
 
 
+async def test_a_refusal_names_the_limit_that_holds_the_longest(served: Served) -> None:
+    """After its Retry-After a request succeeds, whichever limits were reached."""
+    key_id, _ = await new_key(served)
+    both = Limits(output_bytes_per_minute=60_000, upload_bytes_per_minute=60_000)
+    held = [(f"key:{key_id}", both)]
+    rates = served.gateway.rates
+    for name, size in (("output_bytes_per_minute", 11_000), ("upload_bytes_per_minute", 16_000)):
+        with pytest.raises(TimeoutError):  # who has used too much waits
+            async with asyncio.timeout(0.3):
+                await rates.paced(held, name, size)
+    with pytest.raises(HoldfastError) as refusal:
+        await rates.request(held)
+    assert refusal.value.detail["limit"]["name"] == "upload_bytes_per_minute"
+    assert refusal.value.detail["retry_after_s"] >= 5
+
+
 async def test_only_operators_set_limits(served: Served) -> None:
     async with served.client(ADA) as ada:
         assert (await ada.put("/limits/owner:ada", json={"sandboxes": 9})).json()["code"] == "scope_missing"
@@ -194,7 +211,7 @@ async def test_one_key_at_ten_times_its_limit_delays_no_other(served: Served) ->
         flood = await asyncio.create_subprocess_exec(*arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
         times: list[float] = []
         until = time.monotonic() + 3.0
-        while len(times) < 600 or time.monotonic() < until:
+        while len(times) < 100 or (len(times) < 1000 and time.monotonic() < until):
             began = time.perf_counter()
             answer = await client.get("/sandboxes")
             times.append(time.perf_counter() - began)
@@ -208,7 +225,7 @@ async def test_one_key_at_ten_times_its_limit_delays_no_other(served: Served) ->
         while (await bob.get("/resources")).status_code == 200:
             pass  # use up the burst
         ratios: list[float] = []
-        while len(ratios) < 6 and (not ratios or min(ratios) > 1.2):
+        while len(ratios) < 6 and (not ratios or min(ratios) > 1.4):
             at_limit = await beside(ada, 10.0)
             ratios.append(await beside(ada, 100.0) / at_limit)
     print(f"p99 beside ten times the limit over p99 beside the limit: {ratios}; the flood was answered {dict(refused)}")
