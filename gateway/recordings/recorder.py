@@ -181,8 +181,9 @@ class Recorder:
     def _latest(self, folder: str, sandbox: str) -> str | None:
         """The name of the sandbox's latest recording."""
         assert self.files is not None
-        found = [f"{folder}/{one}" for one in self.files.names(folder) if one.rpartition(".")[0] == sandbox]
-        return max(found, key=lambda one: (self.files.read(one, "meta.json") or b"", one), default=None)  # type: ignore[union-attr]
+        files = self.files
+        found = [f"{folder}/{one}" for one in files.names(folder) if one.rpartition(".")[0] == sandbox]
+        return max(found, key=lambda one: (files.read(one, "meta.json") or b"", one), default=None)
 
     def _has(self, name: str, reached: tuple[str, int] | None) -> bool:
         """Whether a recording has a position of its sandbox's journal, or follows another journal."""

@@ -78,7 +78,7 @@ def limits_of(values: Mapping[str, Any]) -> Limits:
     unknown = sorted(values.keys() - {*QUOTAS, *RATES})
     if unknown:
         raise HoldfastError("invalid_argument", f"there is no limit {unknown[0][:60]!r}", hint=f"limits are {', '.join((*QUOTAS, *RATES))}")
-    found: dict[str, float] = {}
+    found: dict[str, Any] = {}
     for name, value in values.items():
         if value is None:
             continue
@@ -88,4 +88,4 @@ def limits_of(values: Mapping[str, Any]) -> Limits:
         if name in RATES and value < 1:
             raise HoldfastError("invalid_argument", f"{name} must be at least 1", hint="revoke the key to end what it does")
         found[name] = int(value) if whole else float(value)
-    return Limits(**found)  # type: ignore[arg-type]
+    return Limits(**found)

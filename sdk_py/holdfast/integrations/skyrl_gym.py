@@ -33,8 +33,8 @@ class ShellEnv(BaseTextEnv):
         self._shell: Shell | None = None
 
     def reward(self, sandbox: Sandbox) -> float:
-        """The reward of the episode, at its end."""
-        raise NotImplementedError
+        """The reward of the episode, at its end. A subclass must give it."""
+        raise NotImplementedError(f"{type(self).__name__} has no reward: override ShellEnv.reward(sandbox), which returns a number")
 
     def init(self, prompt: Any) -> tuple[Any, dict[str, Any]]:
         """Create the sandbox. The prompt is passed on."""
