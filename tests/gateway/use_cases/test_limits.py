@@ -216,7 +216,7 @@ async def test_one_key_at_ten_times_its_limit_delays_no_other(served: Served) ->
             answer = await client.get("/sandboxes")
             times.append(time.perf_counter() - began)
             assert answer.status_code == 200
-        printed, _ = await flood.communicate()
+        printed, _ = await flood.communicate(b"")  # before Python 3.12 it closes the input only where some is given
         if per_s > 10.0:
             refused.update(json.loads(printed))
         return statistics.quantiles(times, n=100)[98]
