@@ -67,7 +67,7 @@ def test_a_shell_is_joined_again_after_a_reload(open_page: OpenPage, client: San
 
 @pytest.mark.parametrize("part", ["gateway"])
 def test_the_page_says_that_it_was_offline(open_page: OpenPage, client: SandboxClient, page_stack: Stack, part: str) -> None:
-    with client.create_sandbox("host", sandbox_id="there-1"):
+    with client.create_sandbox("host", sandbox_id="there-1") as sandbox:
         page = open_page("sandboxes")
         expect(page.get_by_role("link", name="there-1")).to_be_visible()
         pid = page_stack.kill_process(part)
@@ -75,6 +75,9 @@ def test_the_page_says_that_it_was_offline(open_page: OpenPage, client: SandboxC
         picture(page, "reconnected")
         page_stack.wait_restarted(part, pid)
         page_stack.wait_ready()
+        page.mouse.move(2, 2)
+        sandbox.exec("echo after the restart")  # what happens in sandboxes is followed again, too
+        expect(page.locator(".v-row", has_text="there-1")).to_contain_text("echo after the restart")
         with client.create_sandbox("host", sandbox_id="after-1"):
             page.mouse.move(2, 2)
             expect(page.get_by_role("link", name="after-1")).to_be_visible()

@@ -73,19 +73,21 @@ export async function bytesOf(address, signal, onpiece) {
   }
 }
 
-/** Uploads bytes with progress, which fetch does not report. @param {string} address @param {Blob} body @param {(sent: number) => void} onprogress @returns {Promise<any>} */
-export function upload(address, body, onprogress) {
+/** Uploads bytes with progress, which fetch does not report. @param {string} method @param {string} address @param {Blob} body @param {(sent: number) => void} onprogress @param {AbortSignal} [signal] @returns {Promise<any>} Throws Problem, and an AbortError. */
+export function upload(method, address, body, onprogress, signal) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();
-    request.open("POST", API + address);
+    request.open(method, API + address);
     request.upload.onprogress = (event) => onprogress(event.loaded);
     request.onerror = () => reject(new Problem(0, {}));
+    request.onabort = () => reject(new DOMException("The upload was cancelled", "AbortError"));
     request.onload = () => {
       let answer = {};
       try { answer = JSON.parse(request.responseText); } catch { /* not JSON */ }
       if (request.status < 300) resolve(answer);
       else reject(new Problem(request.status, answer, request.getResponseHeader("x-request-id") ?? ""));
     };
+    signal?.addEventListener("abort", () => request.abort(), { once: true });
     request.send(body);
   });
 }
@@ -110,6 +112,7 @@ export const socket = (parts) => `${location.protocol === "https:" ? "wss" : "ws
  */
 export function follow(query, onevent, onstate) {
   let last = "", failures = 0, wake = () => {};
+  const { since: _since, ...wanted } = query; // what is wanted holds for each connection; where it begins, for the first
   const run = async () => {
     for (;;) {
       const gone = new AbortController();
@@ -117,7 +120,7 @@ export function follow(query, onevent, onstate) {
       const watch = setInterval(() => { if (performance.now() - heard > SILENT_MS) gone.abort(); }, 5000);
       let problem;
       try {
-        const answer = await send(API + path(["events"], last ? {} : query), { signal: gone.signal, headers: last ? { "Last-Event-ID": last } : {} });
+        const answer = await send(API + path(["events"], last ? wanted : query), { signal: gone.signal, headers: last ? { "Last-Event-ID": last } : {} });
         onstate("open");
         failures = 0;
         for await (const { name, id, data } of read(answer, () => { heard = performance.now(); })) {

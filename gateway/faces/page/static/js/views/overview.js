@@ -5,6 +5,7 @@ import { lineChart, stackedColumns, splitBar, meter } from "../charts.js";
 import { fault, glyph, link, loading, panel, problem, skeleton } from "../parts.js";
 import { creates, faults, rate, ticks } from "../hour.js";
 import { live } from "../live.js";
+import { held } from "./limits.js";
 
 const FAULTS = ["infrastructure", "workload", "caller"];
 const AGAIN_MS = 1000;
@@ -22,6 +23,8 @@ export const overview = {
     const body = h("div.stack"), head = h("header.head", h("h1", "Overview"), h("span.note", "last hour, your sandboxes"));
     /** @type {any} */
     let resources = null;
+    /** The limits that hold for this person, as nodes; null if there is none. */
+    let limits = /** @type {any} */ (null);
     let due = 0;
     function counts(all, now) {
       const of = (name) => all.filter((one) => one.status === name), pending = of("pending"), oldest = Math.max(...pending.map((one) => now - (one.created ?? now)), 0), leaving = of("leaving"), running = all.filter((one) => one.command?.running && (one.status === "ready" || one.status === "leaving")).length;
@@ -80,7 +83,7 @@ export const overview = {
       if (!live.all.size && !draws) { go("welcome"); return; }
       draws += 1;
       const all = live.list_(), now = Date.now() / 1000, held = body.contains(document.activeElement) ? /** @type {HTMLElement} */ (document.activeElement).getAttribute("href") : null;
-      replace(body, attention(all), counts(all, now), charts(all, now), h("div.grid21", causes(all, now), h("div.stack", capacity())), groups(all));
+      replace(body, attention(all), counts(all, now), charts(all, now), h("div.grid21", causes(all, now), h("div.stack", capacity(), limits ? panel("Your limits", limits, { note: "used now" }) : null)), groups(all));
       if (held) /** @type {HTMLElement|null} */ (body.querySelector(`[href="${CSS.escape(held).replaceAll("\\#", "#")}"]`))?.focus({ preventScroll: true });
     }
     let draws = 0;
@@ -91,7 +94,7 @@ export const overview = {
     signal.addEventListener("abort", () => { clearInterval(clock); clearTimeout(due); });
     let read = 0;
     /** The capacity changes with the sandboxes: it is read again after a change, at most every ten seconds. */
-    const capacityAgain = () => { if (performance.now() - read > 10000 || !read) { read = performance.now() || 1; get("/resources", signal).then((found) => { resources = found; soon(); }, (error) => { if (error instanceof Problem) soon(); }); } };
+    const capacityAgain = () => { if (performance.now() - read > 10000 || !read) { read = performance.now() || 1; held(signal, (nodes, found) => { limits = found.length ? nodes : null; soon(); }); get("/resources", signal).then((found) => { resources = found; soon(); }, (error) => { if (error instanceof Problem) soon(); }); } };
     live.addEventListener("change", capacityAgain, { signal });
     capacityAgain();
     add(root, [head, body]);
