@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from holdfast_wire.errors import HoldfastError
@@ -26,6 +27,7 @@ from gateway.http.bounded_protocol import AUTHENTICATED, CONNECTION
 from gateway.http.counted import counted
 from gateway.http.middleware import ROUTE, STATUS, Observed, Problems
 from gateway.http.responses import problem_response
+from gateway.http.sent_fields import sent_fields
 from gateway.identity.limits import limits_for
 from gateway.identity.principal import Scope as KeyScope
 from gateway.identity.principal import project_of
@@ -36,6 +38,8 @@ from gateway.use_cases.service import Gateway, for_reader
 
 _FACE: Final = "holdfast.face"
 """In the scope of a request: the face of its row."""
+_MOST_SEGMENTS: Final = 8
+"""Segments of a path that are told apart: it may have more."""
 
 
 class Application:
@@ -188,13 +192,9 @@ class _Resource:
 
 def _acts_for(scope: Scope) -> tuple[str | None, str | None]:
     """The owner and the project for whom the client acts, where it names them."""
-    owner = project = None
-    for name, value in scope["headers"]:
-        if name == OWNER_HEADER and owner is None:
-            owner = value.decode("latin-1")
-        elif name == PROJECT_HEADER and project is None:
-            project = value.decode("latin-1")
-    return owner, project
+    sent = sent_fields(scope)
+    owner, project = sent.get(OWNER_HEADER), sent.get(PROJECT_HEADER)
+    return (None if owner is None else owner.decode("latin-1")), (None if project is None else project.decode("latin-1"))
 
 
 async def _serve(row: Row, connection: HTTPConnection, receive: Receive, send: Send) -> None:
@@ -229,31 +229,32 @@ def _router(gateway: Gateway, faces: Sequence[Face]) -> Router:
 
 
 class _IndexedRouter(Router):
-    """Starlette's router, which tries only the routes whose host may be a request's, and whose first and third segments are its path's
-    where they are fixed: of some hundred routes a few.
+    """Starlette's router, which tries only the routes whose host may be a request's, and whose path has as many segments as its own and
+    the same first and third where they are fixed: of some hundred routes one or two.
     """
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         super().__init__(routes, redirect_slashes=False, default=_default)
-        self._fixed = [(route, _fixed_segments(route)) for route in routes]
-        self._words = frozenset(word for _, (first, third) in self._fixed for word in (first, third) if word)
+        self._shapes = [(route, _shape_of(route)) for route in routes]
+        self._words = frozenset(word for _, shape in self._shapes for word in (shape.first, shape.third) if word)
         self._domains = [route.domain for route in routes if isinstance(route, _AnyCaseHost)]
-        self._found: dict[tuple[str, str, bool], Router] = {}
+        self._found: dict[tuple[str, str, int, bool], Router] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.near(scope)(scope, receive, send)
+        await self.near(scope).app(scope, receive, send)
 
     def near(self, scope: Scope) -> Router:
         """A router of the routes that may match the request."""
-        segments = scope["path"].removeprefix(scope.get("root_path", "")).split("/", 4)
-        first = segments[1] if segments[1:] and segments[1] in self._words else ""
-        third = segments[3] if segments[3:] and segments[3] in self._words else ""
+        segments = scope["path"].removeprefix(scope.get("root_path", "")).split("/", _MOST_SEGMENTS)
+        count = len(segments) - 1
+        first = segments[1] if count and segments[1] in self._words else ""
+        third = segments[3] if count > 2 and segments[3] in self._words else ""
         hosted = bool(self._domains) and self._may_be_hosted(scope)
-        router = self._found.get((first, third, hosted))
+        router = self._found.get((first, third, count, hosted))
         if router is None:
-            near = [route for route, fixed in self._fixed if fixed[0] in ("", first) and fixed[1] in ("", third)]
+            near = [route for route, shape in self._shapes if shape.may_match(first, third, count)]
             routes = [route for route in near if hosted or not isinstance(route, Host)]
-            router = self._found[first, third, hosted] = Router(routes, redirect_slashes=False, default=_default)
+            router = self._found[first, third, count, hosted] = Router(routes, redirect_slashes=False, default=_default)
         return router
 
     def _may_be_hosted(self, scope: Scope) -> bool:
@@ -264,17 +265,33 @@ class _IndexedRouter(Router):
         return False
 
 
-def _fixed_segments(route: BaseRoute) -> tuple[str, str]:
-    """The first and the third segment of the paths of a route, "" for what is not fixed or follows what may contain slashes."""
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What is known of the paths of a route: the first and the third segment, "" where they are not fixed, and how many there are."""
+
+    first: str = ""
+    third: str = ""
+    least: int = 0
+    most: int = _MOST_SEGMENTS
+
+    def may_match(self, first: str, third: str, count: int) -> bool:
+        return self.first in ("", first) and self.third in ("", third) and self.least <= count <= self.most
+
+
+def _shape_of(route: BaseRoute) -> _Shape:
+    if isinstance(route, Mount):
+        return _Shape(route.path.split("/")[1], least=1)
     if not isinstance(route, Route | WebSocketRoute):
-        return "", ""
+        return _Shape()
+    segments = route.path.split("/")[1:]
     fixed: list[str] = []
-    for segment in route.path.split("/")[1:4]:
-        if "{" in segment and ":" in segment:
+    for segment in segments:
+        if "{" in segment and ":" in segment:  # it may contain slashes
             break
         fixed.append("" if "{" in segment else segment)
-    fixed += [""] * (3 - len(fixed))
-    return fixed[0], fixed[2]
+    most = len(segments) if len(fixed) == len(segments) < _MOST_SEGMENTS else _MOST_SEGMENTS
+    first, _, third = (*fixed, "", "", "")[:3]
+    return _Shape(first, third, min(len(segments), _MOST_SEGMENTS), most)
 
 
 class _FaceRouter(_IndexedRouter):

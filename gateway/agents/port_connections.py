@@ -66,8 +66,10 @@ class PortConnections:
         self._connect_port = connect_port
         self._sockets: Counter[str] = Counter()
         """How many there are into each sandbox."""
-        self._idle: OrderedDict[PortConnection, asyncio.TimerHandle] = OrderedDict()
-        """The latest used last."""
+        self._idle: OrderedDict[PortConnection, float] = OrderedDict()
+        """When each is closed, in the loop's time. The latest used last."""
+        self._timer: asyncio.TimerHandle | None = None
+        """For the one that was unused longest, or earlier: one for all, since most connections are used again at once."""
         self._of_key: dict[_Key, list[PortConnection]] = {}
 
     def kept(self, record: Record, port: int, host: str = "") -> PortConnection | None:
@@ -130,24 +132,39 @@ class PortConnections:
         if len(self._idle) >= _MOST:
             self._expire(next(iter(self._idle)))
         kept.append(connection)
-        self._idle[connection] = asyncio.get_running_loop().call_later(IDLE_S, self._expire, connection)
+        loop = asyncio.get_running_loop()
+        self._idle[connection] = at = loop.time() + IDLE_S
+        if self._timer is None:
+            self._timer = loop.call_at(at, self._expire_unused)
 
     def close(self) -> None:
         """Close the idle connections."""
         for connection in list(self._idle):
             self._expire(connection)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _released(self, name: str) -> None:
         self._sockets[name] -= 1
         if not self._sockets[name]:
             del self._sockets[name]
 
+    def _expire_unused(self) -> None:
+        loop, self._timer = asyncio.get_running_loop(), None
+        while self._idle:
+            connection, at = next(iter(self._idle.items()))
+            if at > loop.time():
+                self._timer = loop.call_at(at, self._expire_unused)
+                return
+            self._expire(connection)
+
     def _expire(self, connection: PortConnection) -> None:
         self._take(connection)
         connection.close()
 
     def _take(self, connection: PortConnection) -> None:
-        self._idle.pop(connection).cancel()
+        del self._idle[connection]
         kept = self._of_key[connection.key]
         kept.remove(connection)
         if not kept:

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
 from gateway.http.responses import problem_response
+from gateway.http.sent_fields import sent_fields
 from gateway.identity.keys import key_of
 from gateway.identity.principal import Principal, Scope
 from gateway.tenants.uses import Use
@@ -48,7 +49,7 @@ async def no_grant(connection: HTTPConnection) -> Principal | None:
 
 def header_key(connection: HTTPConnection) -> str | None:
     """The key in a request's headers."""
-    return key_of(connection.headers)
+    return key_of(sent_fields(connection.scope))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from starlette.requests import HTTPConnection
 
 from gateway.settings import Settings
 
+from .sent_fields import sent_fields
+
 
 def check_origin(connection: HTTPConnection, allowed: Collection[str]) -> None:
     """Refuse an upgrade from a web page that is neither of this host nor of an allowed origin. Raises ``origin_refused``."""
@@ -24,7 +26,7 @@ def check_origin(connection: HTTPConnection, allowed: Collection[str]) -> None:
 
 def scheme_of(connection: HTTPConnection, settings: Settings) -> str:
     """``http`` or ``https``: that of the public URL, else of the connection. A trusted proxy's ``X-Forwarded-Proto`` takes precedence."""
-    forwarded = connection.headers.get("x-forwarded-proto", "")
+    forwarded = sent_fields(connection.scope).get(b"x-forwarded-proto", b"").decode("latin-1")
     if forwarded in ("http", "https") and connection.client is not None and settings.connections.is_trusted(connection.client.host):
         return forwarded
     return settings.public_url.partition("://")[0] or ("https" if connection.scope["scheme"] in ("https", "wss") else "http")

@@ -74,6 +74,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _turn_queued = False
     _steps = 0
     """What was parsed in this turn; see ``turns.STEPS``."""
+    _head_begun = False
+    """A head has begun and is not complete."""
     _in_message = False
     """The head of a request is complete, and its body is not."""
     _body_left = 0
@@ -204,9 +206,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if cycle.disconnected:
             return
         lines = [STATUS_LINE[status]]
+        if HEADER_RE.search(b"".join([name for name, _ in headers])) or HEADER_VALUE_RE.search(b"".join([value for _, value in headers])):
+            raise RuntimeError("a field of the response's head contains a control character")
         for name, value in headers:
-            if HEADER_VALUE_RE.search(value) or HEADER_RE.search(name):
-                raise RuntimeError("a field of the response's head contains a control character")
             lines += (name, b": ", value, b"\r\n")
         if (b"connection", b"close") in headers:
             cycle.keep_alive = False
@@ -252,13 +254,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._unset_keepalive_if_required()
         super().on_message_begin()
-        self._start_head_timer()
+        self._head_begun = True
 
     def on_headers_complete(self) -> None:
         self._fault, self._body_left = checked_head(self.parser.get_http_version(), self.headers)
         if self._fault is not None:
             raise ValueError  # the parser turns it into a call of send_400_response
         self._pending_bytes = 0
+        self._head_begun = False
         self._stop_head_timer()
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT" and not self._is_websocket():
             self._ignores_upgrade = True  # the parser stops here, and ``_feed`` parses the head again
@@ -316,6 +319,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             position += self._feed(data[position : self._piece_end(data, position)])
             if self._refused or self.transport.is_closing():
                 return
+            if self._head_begun:
+                self._start_head_timer()  # not for a head that comes whole, as nearly all do
             if self._leaves_http():
                 self._upgrade_by_messages(followed=position < size)
                 return
@@ -509,21 +514,27 @@ class JoinedSend:
         self._protocol = protocol
         self._cycle = cycle
         self._head: Any = None
+        self._length: int | None = None
 
     async def __call__(self, message: Any) -> None:
         cycle, head = self._cycle, self._head
-        if head is None and message["type"] == "http.response.start" and _length(message) is not None:
-            self._head = message
-            return
+        if head is None and message["type"] == "http.response.start":
+            self._length = _length(message["headers"])
+            if self._length is not None:
+                self._head = message
+                return
         self._head = None
         if head is not None:
             body = message.get("body", b"")
-            if not message.get("more_body") and (cycle.scope["method"] == "HEAD" or len(body) == _length(head)):
+            if not message.get("more_body") and (cycle.scope["method"] == "HEAD" or len(body) == self._length):
                 await self._protocol.answer(cycle, head["status"], head["headers"], body)
                 return
             await RequestResponseCycle.send(cycle, head)  # a streamed response, or a wrong length, which uvicorn reports
         await RequestResponseCycle.send(cycle, message)
 
 
-def _length(start: Any) -> int | None:
-    return next((int(value) for name, value in start["headers"] if name == b"content-length"), None)
+def _length(headers: list[tuple[bytes, bytes]]) -> int | None:
+    for name, value in headers:
+        if name == b"content-length":
+            return int(value)
+    return None

@@ -34,6 +34,8 @@ class Observed:
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
+        self._counters: dict[tuple[str, str, int], Callable[[], None]] = {}
+        self._histograms: dict[str, Callable[[float], None]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -46,12 +48,25 @@ class Observed:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
                 status = scope[STATUS] = message["status"]
-                self._metrics.count("requests_total", method=scope["method"], route=scope.get(ROUTE, "unknown"), status=str(status))
+                self._count(scope["method"], scope.get(ROUTE, "unknown"), status)
             await send(message)
 
         await self._app(scope, receive, observed)
         if STATUS in scope:
-            self._metrics.observe("request_seconds", time.monotonic() - begun, route=scope.get(ROUTE, "unknown"))
+            self._observe(scope.get(ROUTE, "unknown"), time.monotonic() - begun)
+
+    def _count(self, method: str, route: str, status: int) -> None:
+        counts = self._counters.get((method, route, status))
+        if counts is None:
+            counts = self._metrics.counter("requests_total", method=method, route=route, status=str(status))
+            self._counters[method, route, status] = counts
+        counts()
+
+    def _observe(self, route: str, seconds: float) -> None:
+        observes = self._histograms.get(route)
+        if observes is None:
+            observes = self._histograms[route] = self._metrics.histogram("request_seconds", route=route)
+        observes(seconds)
 
 
 class Problems:

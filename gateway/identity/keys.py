@@ -151,10 +151,9 @@ def _scopes(text: str) -> frozenset[Scope]:
     return frozenset(Scope(name) for name in names)
 
 
-def key_of(headers: Mapping[str, str]) -> str | None:
-    """The key a request carries in ``X-API-Key`` or ``Authorization: Bearer``."""
-    key = headers.get("x-api-key")
-    if key:
-        return key.strip()
-    scheme, _, credentials = headers.get("authorization", "").partition(" ")
+def key_of(fields: Mapping[bytes, bytes]) -> str | None:
+    """The key a request carries in ``X-API-Key`` or ``Authorization: Bearer``. ``fields`` have names in small letters."""
+    if key := fields.get(b"x-api-key"):
+        return key.decode("latin-1").strip()
+    scheme, _, credentials = fields.get(b"authorization", b"").decode("latin-1").partition(" ")
     return credentials.strip() or None if scheme.lower() == "bearer" else None

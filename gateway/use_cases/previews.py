@@ -79,7 +79,12 @@ async def granted(gateway: Gateway, text: str) -> PreviewToken | None:
 
 
 async def connect(gateway: Gateway, record: Record, port: int, *, fresh: bool = False) -> PortConnection:
-    """A connection to a port at whatever address of the sandbox a program listens. Raises ``port_unreachable`` if none does."""
+    """A connection to a port at whatever address of the sandbox a program listens: a kept one, unless it has to be ``fresh``.
+
+    Raises ``port_unreachable`` if no program listens.
+    """
+    if not fresh and (kept := gateway.ports.kept(record, port)) is not None:
+        return kept
     try:
         return await _connected(gateway, record, port, fresh)
     except ReportedEndError as error:
@@ -100,8 +105,6 @@ async def explained(gateway: Gateway, record: Record, error: HoldfastError) -> H
 
 
 async def _connected(gateway: Gateway, record: Record, port: int, fresh: bool) -> PortConnection:
-    if not fresh and (kept := gateway.ports.kept(record, port)) is not None:
-        return kept
     direct = await gateway.ports.open_socket(record, port)
     if direct is not None:
         return direct

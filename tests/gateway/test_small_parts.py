@@ -39,10 +39,10 @@ async def test_a_changed_keys_file_is_read_again_and_a_missing_one_changes_nothi
 
 
 def test_a_key_is_read_from_two_headers() -> None:
-    assert key_of({"x-api-key": "k"}) == "k"
-    assert key_of({"authorization": "Bearer k"}) == "k"
-    for headers in ({}, {"authorization": "Basic k"}, {"authorization": "Bearer "}, {"authorization": "k"}):
-        assert key_of(headers) is None
+    assert key_of({b"x-api-key": b"k"}) == "k"
+    assert key_of({b"authorization": b"Bearer k"}) == "k"
+    for value in (b"", b"Basic k", b"Bearer ", b"k"):
+        assert key_of({b"authorization": value} if value else {}) is None
 
 
 def test_a_short_secret_is_refused(tmp_path: Path) -> None:

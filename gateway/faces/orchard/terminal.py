@@ -20,9 +20,8 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from gateway.agents.agent_call import AgentCall
-from gateway.faces.table import parts
+from gateway.faces.table import header_key, parts
 from gateway.http.request_fields import Fields
-from gateway.identity.keys import key_of
 from gateway.use_cases import describe
 from gateway.use_cases.activity import in_use
 from gateway.use_cases.agent_reports import fact_error
@@ -36,7 +35,7 @@ _BROKEN = 4400
 
 def terminal_key(connection: HTTPConnection) -> str | None:
     """The key of a request in its headers, its URL or a subprotocol."""
-    return key_of(connection.headers) or connection.query_params.get("api_key") or (_subprotocol(connection) or "").removeprefix(_PROTOCOL)
+    return header_key(connection) or connection.query_params.get("api_key") or (_subprotocol(connection) or "").removeprefix(_PROTOCOL)
 
 
 def _subprotocol(connection: HTTPConnection) -> str | None:

@@ -13,6 +13,7 @@ from typing import Final
 from starlette.requests import HTTPConnection
 
 from gateway.http.access import scheme_of
+from gateway.http.sent_fields import sent_fields
 from gateway.settings import Settings
 
 from .targets import COOKIES, Target, grant_of, without_cookies, without_token
@@ -37,6 +38,7 @@ _NOT_SENT: Final = _HOP | _REPLACED
 _FAR_REACHING: Final = {b"clear-site-data", b"strict-transport-security", b"alt-svc", b"public-key-pins", b"nel", b"report-to"}
 """Fields of an answer with effects on other hosts, ports or requests than its own."""
 _NOT_ANSWERED: Final = _HOP | _FAR_REACHING
+_NONE: Final[frozenset[bytes]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Asked:
 
 def asked_of(connection: HTTPConnection, settings: Settings) -> Asked:
     """See ``scheme_of`` for the scheme."""
-    return Asked(scheme_of(connection, settings), connection.headers.get("host", ""))
+    return Asked(scheme_of(connection, settings), sent_fields(connection.scope).get(b"host", b"").decode("latin-1"))
 
 
 def request_head(connection: HTTPConnection, target: Target, asked: Asked, settings: Settings, *, upgrade: bool) -> bytes:
@@ -63,7 +65,7 @@ def request_head(connection: HTTPConnection, target: Target, asked: Asked, setti
     if target.prefix:
         path = b"/" + path.split(b"/", 5)[5]
     query = without_token(scope["query_string"])
-    given = dict(scope["headers"])
+    given = sent_fields(scope)
     lines = [scope["method"].encode(), b" ", path, b"?" + query if query else b"", b" HTTP/1.1\r\nhost: ", local, b"\r\n"]
     for name, value in _passed(connection, given, target, asked, local):
         lines += (name, b": ", value, b"\r\n")
@@ -80,7 +82,7 @@ def request_head(connection: HTTPConnection, target: Target, asked: Asked, setti
 
 def is_chunked(connection: HTTPConnection) -> bool:
     """Whether the client sends a body of unknown length."""
-    return any(name == b"transfer-encoding" for name, _ in connection.scope["headers"])
+    return b"transfer-encoding" in sent_fields(connection.scope)
 
 
 def answer_fields(fields: Fields, target: Target, asked: Asked, status: int) -> Fields:
@@ -137,7 +139,7 @@ def _forwarded(connection: HTTPConnection, given: dict[bytes, bytes], target: Ta
     client = connection.scope["client"]
     addresses = client[0] if client else ""
     if b"x-forwarded-for" in given and _is_trusted(connection, settings):
-        addresses = ", ".join(one for one in (connection.headers["x-forwarded-for"], addresses) if one)
+        addresses = ", ".join(one for one in (given[b"x-forwarded-for"].decode("latin-1"), addresses) if one)
     port = asked.host.rpartition(":")[2]
     if not port.isdecimal():
         port = {"https": "443", "http": "80"}[asked.scheme]
@@ -176,9 +178,10 @@ def _own_cookie(value: bytes) -> bytes:
     return b";".join(part for part in parts if part.partition(b"=")[0].strip().lower() != b"domain")
 
 
-def _nominated(fields: Fields) -> set[bytes]:
+def _nominated(fields: Fields) -> frozenset[bytes]:
     """The fields that a ``Connection`` field names."""
-    return {word.strip().lower() for name, value in fields if name == b"connection" for word in value.split(b",")}
+    named = [word.strip().lower() for name, value in fields if name == b"connection" for word in value.split(b",")]
+    return frozenset(named) if named else _NONE
 
 
 def _is_trusted(connection: HTTPConnection, settings: Settings) -> bool:

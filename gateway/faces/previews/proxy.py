@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gateway.agents.port_connections import PortConnection
 from gateway.faces.table import gateway_of
 from gateway.http.bounded_protocol import CONNECTED, CONNECTION, TAKE_OVER
+from gateway.http.sent_fields import sent_fields
 from gateway.memory_reservation import reserve_memory
 from gateway.model.records import Record
 from gateway.use_cases import previews
@@ -83,7 +84,7 @@ class _Exchange:
         self._target = target
         self._asked = asked
         self._upgrades = TAKE_OVER in request.scope
-        self._has_body = is_chunked(request) or request.headers.get("content-length", "0") != "0"
+        self._has_body = is_chunked(request) or sent_fields(request.scope).get(b"content-length", b"0") != b"0"
         self._sent = not self._has_body
         """The whole body was forwarded."""
         self._started = False
@@ -97,8 +98,13 @@ class _Exchange:
         repeats = not self._has_body and scope["method"] in _REPEATED and not self._upgrades
         with in_use(self._gateway, self._record):
             try:
-                if not (repeats and await self._repeatable(head, receive, send)):
-                    await self._attempt(head, receive, send, fresh=True)
+                if repeats:
+                    try:
+                        await self._attempt(head, receive, send, fresh=False)
+                        return
+                    except _StaleError:
+                        pass
+                await self._attempt(head, receive, send, fresh=True)
             except HoldfastError as error:
                 if not self._started:
                     raise await previews.explained(self._gateway, self._record, error) from None
@@ -106,15 +112,8 @@ class _Exchange:
                 while (await receive())["type"] != "http.disconnect":
                     pass
 
-    async def _repeatable(self, head: bytes, receive: Receive, send: Send) -> bool:
-        """Try it on a kept connection. False if the program closed that before it answered."""
-        try:
-            await self._attempt(head, receive, send, fresh=False)
-        except _StaleError:
-            return False
-        return True
-
     async def _attempt(self, head: bytes, receive: Receive, send: Send, *, fresh: bool) -> None:
+        """On a kept connection if there is one, unless ``fresh``. Raises ``_StaleError`` if the program closed that before it answered."""
         connection = await previews.connect(self._gateway, self._record, self._target.port, fresh=fresh)
         reader = AnswerReader(self._request.method)
         try:
@@ -203,9 +202,10 @@ class _Exchange:
 
     async def _start(self, reader: AnswerReader, send: Send) -> None:
         fields = answer_fields(reader.fields, self._target, self._asked, reader.status)
-        if any(name == b"content-type" and value.startswith(_EVENTS) for name, value in fields):
-            client = self._request.scope[CONNECTION]
-            client.at_shutdown(client.abort)  # events have no end; the client asks again, and another replica serves it
+        for name, value in fields:
+            if name == b"content-type" and value.startswith(_EVENTS):
+                client = self._request.scope[CONNECTION]
+                client.at_shutdown(client.abort)  # events have no end; the client asks again, and another replica serves it
         self._started = True
         await send({"type": "http.response.start", "status": reader.status, "headers": fields})
 

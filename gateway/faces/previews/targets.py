@@ -15,6 +15,7 @@ from holdfast_wire.errors import HoldfastError
 from starlette.requests import HTTPConnection
 
 from gateway.faces.table import gateway_of, parts
+from gateway.http.sent_fields import sent_fields
 from gateway.identity.preview_tokens import PreviewToken
 from gateway.identity.principal import Principal, Scope
 from gateway.model.names import name_of
@@ -24,9 +25,11 @@ from gateway.use_cases.previews import HEADER, PARAMETER
 
 COOKIES: Final = ("__Host-holdfast-preview", "holdfast-preview")
 """Over TLS the first, which no other host can set (RFC 6265bis §4.1.3.2); the second without TLS, where browsers refuse the first."""
+_HEADER: Final = HEADER.lower().encode()
 _GRANT: Final = "holdfast.preview"
 _TARGET: Final = "holdfast.preview_target"
 _LABEL: Final = re.compile(r"([1-9][0-9]{0,4})-(.+)")
+_PORT: Final = re.compile("[1-9][0-9]{0,4}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +67,15 @@ def target_of(connection: HTTPConnection) -> Target:
 
 
 def _target_of(connection: HTTPConnection) -> Target:
-    label = connection.path_params.get("label")
+    params = connection.scope["path_params"]
+    label = params.get("label")
     if label is not None:
         match = _LABEL.fullmatch(label)
         port, sandbox, prefix = (match[1], match[2], "") if match else ("", "", "")
     else:
-        port, sandbox = connection.path_params.get("port", ""), connection.path_params.get("sandbox_id", "")
+        port, sandbox = params.get("port", ""), params.get("sandbox_id", "")
         prefix = f"/sandboxes/{sandbox}/ports/{port}"
-    if not re.fullmatch("[1-9][0-9]{0,4}", port) or int(port) > 65535:
+    if not _PORT.fullmatch(port) or int(port) > 65535:
         hint = "a preview's host is PORT-SANDBOX below the preview domain, its path /sandboxes/SANDBOX/ports/PORT/"
         raise HoldfastError("not_found", "there is no such port", hint=hint)
     return Target(sandbox, int(port), prefix)
@@ -97,7 +101,7 @@ async def grant(connection: HTTPConnection) -> Principal | None:
             if source == "cookie":
                 _check_page(connection, target)
             return Principal(token.owner, "preview", scopes=frozenset({Scope.EXEC}), credential=token.key_digest)
-    if sent and "x-api-key" not in connection.headers:
+    if sent and b"x-api-key" not in sent_fields(connection.scope):
         hint = "make a new link: holdfast port --public SANDBOX PORT, or sandbox.preview_url(port)"
         raise HoldfastError("key_invalid", "the preview's link has expired, or is not of this port", hint=hint)
     return None
@@ -123,9 +127,13 @@ def without_cookies(value: bytes) -> bytes:
 
 
 def _tokens(connection: HTTPConnection, *, on_host: bool) -> list[tuple[str, str]]:
-    query = connection.scope["query_string"]
-    found = [("header", connection.headers.get(HEADER)), ("query", connection.query_params.get(PARAMETER) if query else None)]
-    if on_host:  # a cookie of the prefix form would be the service's own
+    sent = sent_fields(connection.scope)
+    found: list[tuple[str, str | None]] = []
+    if _HEADER in sent:
+        found.append(("header", sent[_HEADER].decode("latin-1")))
+    if connection.scope["query_string"]:
+        found.append(("query", connection.query_params.get(PARAMETER)))
+    if on_host and b"cookie" in sent:  # a cookie of the prefix form would be the service's own
         for field in connection.headers.getlist("cookie"):
             pairs = (part.strip().partition("=") for part in field.split(";"))
             found += [("cookie", value) for name, _, value in pairs if name in COOKIES]
