@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import pty
@@ -125,16 +126,14 @@ def test_a_command_on_a_terminal(environment: dict[str, str], sandbox: Sandbox) 
 
 
 @needs_stack
-@pytest.mark.parametrize("how", ["exec", "json", "shell", "input"])
+@pytest.mark.parametrize("how", ["exec", "json", "shell", "input", "thread"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_terminated_client_ends_its_remote_command(
     environment: dict[str, str], sandbox: Sandbox, how: str, number: signal.Signals
 ) -> None:
     mark = f"{12345 + number}.{len(how)}"
     exec_ = [sandbox.id, "sleep", mark]
-    words = {"exec": ["exec", *exec_], "json": ["exec", "--json", *exec_], "shell": ["shell", sandbox.id], "input": ["exec", "-i", *exec_]}[
-        how
-    ]
+    words = {"json": ["exec", "--json", *exec_], "shell": ["shell", sandbox.id], "input": ["exec", "-i", *exec_]}.get(how, ["exec", *exec_])
     keys = subprocess.PIPE if how in ("shell", "input") else subprocess.DEVNULL
     default_signal = f"--default-signal={number.name.removeprefix('SIG')}"  # nohup ignores SIGHUP, also in children
     command = ["env", default_signal, sys.executable, "-m", "holdfast.cli", *words]
@@ -143,7 +142,11 @@ def test_a_terminated_client_ends_its_remote_command(
             process.stdin.write(f"sleep {mark}\n".encode())
             process.stdin.flush()
         until(lambda: sandbox.exec(["pgrep", "-xf", f"sleep {mark}"]).ok, deadline_s=60, what="the command to run")
-        process.send_signal(number)
+        if how == "thread":  # the system may give it to any thread
+            others = [int(thread) for thread in os.listdir(f"/proc/{process.pid}/task") if int(thread) != process.pid]
+            assert not ctypes.CDLL(None).tgkill(process.pid, others[-1], number)
+        else:
+            process.send_signal(number)
         assert process.wait(60) == 128 + number
     until(lambda: not sandbox.exec(["pgrep", "-xf", f"sleep {mark}"]).ok, deadline_s=60, what="the command to end")
 

@@ -45,12 +45,12 @@ class AsyncInteraction(AsyncProcess):
         try:
             self._driver.perform(send)
             await call.started_event.wait()
+            self._limit()
         except Cancelled:
             await shielded(cancel, self._driver, call)
             raise
         if not call.started and call.error is not None:
             raise call.error
-        self._limit()
 
 
 @public

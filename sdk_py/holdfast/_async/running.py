@@ -211,6 +211,7 @@ class AsyncInput(AsyncRunning):
         try:
             self._driver.perform(send)
             await answered(self._driver, call.started_event, "the request for a command")
+            self._limit()
         except ServiceUnavailableError:
             self._driver.perform(call.cancel)
             raise
@@ -219,7 +220,6 @@ class AsyncInput(AsyncRunning):
             raise
         if not call.started and call.error is not None:
             raise call.error
-        self._limit()
 
     @property
     def pid(self) -> int | None:

@@ -46,12 +46,12 @@ class Interaction(Process):
         try:
             self._driver.perform(send)
             call.started_event.wait()
+            self._limit()
         except Cancelled:
             shielded(cancel, self._driver, call)
             raise
         if not call.started and call.error is not None:
             raise call.error
-        self._limit()
 
 
 @public

@@ -212,6 +212,7 @@ class Input(Running):
         try:
             self._driver.perform(send)
             answered(self._driver, call.started_event, "the request for a command")
+            self._limit()
         except ServiceUnavailableError:
             self._driver.perform(call.cancel)
             raise
@@ -220,7 +221,6 @@ class Input(Running):
             raise
         if not call.started and call.error is not None:
             raise call.error
-        self._limit()
 
     @property
     def pid(self) -> int | None:

@@ -102,7 +102,8 @@ def passed_to_command(interrupt: Callable[[], None], close: Callable[[], None]) 
 
         def on_signal(number: int, _frame: FrameType | None) -> None:
             if received:
-                raise received[0]
+                raise_between_steps(received[0])
+                return
             if number == signal.SIGINT and not next(interrupts):
                 steps.put(interrupt)
                 return

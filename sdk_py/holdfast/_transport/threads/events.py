@@ -18,6 +18,9 @@ T = TypeVar("T")
 Cancelled = KeyboardInterrupt
 """The exception that a local cancellation raises inside a wait."""
 
+SIGNALS_S = 0.5
+"""The main thread waits at most so long at a time. A signal does not interrupt a wait of Python that is just beginning, or if the system
+has given the signal to another thread; its handler runs before the next wait."""
 _JOIN_S = 2.0
 _STOPS: dict[int, Stop] = {}
 
@@ -45,14 +48,16 @@ class Event:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the event is set. Returns False if ``timeout_s`` passed first.
 
-        Ctrl-C raises ``KeyboardInterrupt`` here at once, but never within a step of the session.
+        Ctrl-C raises ``KeyboardInterrupt`` here, but never within a step of the session.
         """
         if self._is_set:
             return True
         if self._check is not None:
             self._check()
         end = None if timeout_s is None else time.monotonic() + timeout_s
-        stop = _STOPS.get(threading.get_ident()) if _STOPS else None
+        thread = threading.get_ident()
+        stop = _STOPS.get(thread) if _STOPS else None
+        longest_s = SIGNALS_S if thread == threading.main_thread().ident else threading.TIMEOUT_MAX
         waiter = threading.Lock()
         waiter.acquire()
         while not self._is_set and (end is None or time.monotonic() < end):
@@ -61,7 +66,7 @@ class Event:
             self._waiters.append(waiter)
             try:
                 if not self._is_set:  # ``set`` may not have seen the waiter
-                    waiter.acquire(timeout=-1 if end is None else max(end - time.monotonic(), 0))
+                    waiter.acquire(timeout=longest_s if end is None else min(max(end - time.monotonic(), 0), longest_s))
             finally:
                 self._waiters.remove(waiter)
                 if stop is not None:

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from types import CoroutineType
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast._arguments import bad
 from holdfast._progress import Progress
-from holdfast._transport.threads.events import Stop
+from holdfast._transport.threads.events import SIGNALS_S, Stop
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -24,7 +27,7 @@ _HINT = "AsyncSandboxClient.map awaits coroutine functions"
 
 def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Progress, *, keep: bool) -> list[R | Exception]:
     """The results in the order of the items; with ``keep`` an exception is returned in the place of its result."""
-    from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+    from concurrent.futures import ThreadPoolExecutor
 
     results: dict[int, R | Exception] = {}
     waiting = deque(enumerate(items))
@@ -53,7 +56,7 @@ def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Pro
     with ThreadPoolExecutor(max(len(stops), 1), thread_name_prefix="holdfast-map") as pool:
         workers = [pool.submit(work, stop) for stop in stops]
         try:
-            ended, _ = wait(workers, return_when=FIRST_EXCEPTION)
+            ended = _ended(workers)
         finally:
             waiting.clear()
             for stop in stops:
@@ -61,3 +64,13 @@ def mapped(function: Step[T, R], items: list[T], concurrency: int, progress: Pro
     for worker in ended:  # not the exceptions of calls that were cancelled
         worker.result()
     return [results[number] for number in range(len(items))]
+
+
+def _ended(workers: list[Future[Any]]) -> set[Future[Any]]:
+    """The workers that have ended, when all have or one has failed. Signals are handled meanwhile (see ``SIGNALS_S``)."""
+    from concurrent.futures import FIRST_EXCEPTION, wait
+
+    while True:
+        ended, running = wait(workers, timeout=SIGNALS_S, return_when=FIRST_EXCEPTION)
+        if not running or any(worker.exception() is not None for worker in ended):
+            return ended

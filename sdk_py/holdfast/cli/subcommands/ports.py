@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 
 from holdfast import Address, SandboxClient
+from holdfast._transport.threads.events import Event
 from holdfast.cli.command_line import Arguments, UsageError
 from holdfast.cli.output import print_json, print_line
 from holdfast.cli.sandbox_names import opened
@@ -24,7 +24,7 @@ def port(arguments: Arguments) -> None:
         local, separator, remote = arguments.port.rpartition(":")
         if not remote.isdecimal() or (separator and not local.isdecimal()):
             raise UsageError("a port must be written PORT or LOCAL:PORT", hint="write holdfast port SANDBOX 8000, or SANDBOX 9000:8000")
-    stop = threading.Event()
+    stop = Event()  # not that of threading, whose lock a handler of signals cannot take while the main thread holds it
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, lambda *_: stop.set())
     with SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
