@@ -28,11 +28,13 @@ from gateway.http.counted import counted
 from gateway.http.middleware import ROUTE, STATUS, Observed, Problems
 from gateway.http.responses import problem_response
 from gateway.http.sent_fields import sent_fields
+from gateway.http.traced import Traced
 from gateway.identity.limits import limits_for
 from gateway.identity.principal import Scope as KeyScope
 from gateway.identity.principal import project_of
 from gateway.memory_reservation import RequestReservation, reserve_for
 from gateway.tenants.uses import Use, ended_error
+from gateway.tracing import TracedSpans
 from gateway.use_cases import create
 from gateway.use_cases.service import Gateway, for_reader
 
@@ -53,6 +55,8 @@ class Application:
         self._rows = _router(gateway, self.faces)
         self._lifespan = Router(lifespan=self._run)
         self._app: ASGIApp = Observed(Problems(self._route, self._answer), gateway.metrics)
+        if isinstance(gateway.spans, TracedSpans):
+            self._app = Traced(self._app, gateway.spans)
         for face in self.faces:
             face.prepare(gateway)
 

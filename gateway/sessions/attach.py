@@ -21,6 +21,7 @@ from gateway.model.names import name_of
 from gateway.model.records import Record
 from gateway.placement.errors import PlacementUnavailableError
 from gateway.settings import RelaySettings
+from gateway.tracing import Spans
 
 from . import tickets
 from .registry import AttachedSessions
@@ -60,6 +61,7 @@ class Attach:
         dial: Callable[[Record | Ticket], Awaitable[Dialled]],
         find: Callable[[str, str], Awaitable[Record]],
         metrics: Metrics,
+        spans: Spans | None = None,
     ) -> None:
         self._settings = settings
         self._secrets = secrets
@@ -67,6 +69,7 @@ class Attach:
         self._dial = dial
         self._find = find
         self._metrics = metrics
+        self._spans = spans or Spans()
 
     async def __call__(self, owner: str, name: str, headers: Mapping[str, str], take_over: TakeOver, use: KeyUse | None = None) -> None:
         """Attach, and relay until the session's connection ends. Raises every refusal; afterwards the connection is the session's.
@@ -87,7 +90,8 @@ class Attach:
         self, owner: str, name: str, ticket_text: str | None, accepted: bytes, take_over: TakeOver, use: KeyUse | None
     ) -> None:
         settings, begun = self._settings, time.monotonic()
-        ticket, dialled = await self._reach(owner, name, ticket_text)
+        with self._spans.span("attach.dial", sandbox_id=name):
+            ticket, dialled = await self._reach(owner, name, ticket_text)
         relay = Relay(ticket.sandbox_id, dialled.transport, settings.buffer_bytes, settings.linger_s)
         try:
             head = accepted + tickets.sign(self._secrets()[0], ticket).encode() + b"\r\n\r\n"
@@ -98,6 +102,7 @@ class Attach:
             client, client_early = taken
             self._metrics.count("attach_total")
             self._metrics.observe("attach_seconds", time.monotonic() - begun)
+            self._spans.end_request()
             self._attached.add(relay)
             if use is not None:
                 use.on_end = lambda: relay.close(1001, _KEY_ENDED)

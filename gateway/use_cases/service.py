@@ -20,6 +20,7 @@ from gateway.agents.dial import Dialled, dial
 from gateway.agents.dial_queue import DialQueue
 from gateway.agents.kept_connections import KeptConnections
 from gateway.agents.port_connections import PortConnections
+from gateway.agents.traced_calls import TracedCalls
 from gateway.audit.log import AuditLog
 from gateway.identity.principal import Identities
 from gateway.memory_reservation import MemoryReservations
@@ -41,6 +42,7 @@ from gateway.settings import Settings
 from gateway.tenants.copy import TenantCopy
 from gateway.tenants.file import TenantFile
 from gateway.tenants.rates import Rates
+from gateway.tracing import TracedSpans, spans_of
 
 from .admission import Admission, Quotas
 from .background import BackgroundTasks, Removals
@@ -85,11 +87,13 @@ class Gateway:
         self.memory = MemoryReservations(settings.rest.reserved_bytes)
         self.attached = AttachedSessions(settings.relay)
         self.dials = DialQueue()
-        self.agents = KeptConnections(self.dial, self.ready, settings.relay.dial_timeout_s)
+        self.spans = spans_of(settings.tracing)
+        dials = (self.dial, self.ready, settings.relay.dial_timeout_s)
+        self.agents = TracedCalls(self.spans, *dials) if isinstance(self.spans, TracedSpans) else KeptConnections(*dials)
         self.preview_agents = KeptConnections(self.dial, self.ready, settings.relay.dial_timeout_s)
         """Apart from ``agents``: a large answer of a preview must not delay commands."""
         self.ports = PortConnections(self.preview_agents, runtime.connect_port if isinstance(runtime, PortSockets) else None)
-        self.attach = Attach(settings.relay, lambda: self.secrets, self.attached, self.dial, self.ready, self.metrics)
+        self.attach = Attach(settings.relay, lambda: self.secrets, self.attached, self.dial, self.ready, self.metrics, self.spans)
         self.background = BackgroundTasks()
         self.removals = Removals(self.background)
         self.pools = PoolsFile(settings.pools_file)

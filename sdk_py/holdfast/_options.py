@@ -34,6 +34,7 @@ class Options:
     ``answer_timeout_s`` is how long after its time limit the end of a command may be reported.
     ``command_timeout_s`` is the time limit of calls without ``timeout``. The pause between attempts to connect is ``backoff_base_s`` at
     first and doubles each time, up to ``backoff_cap_s``. ``owner`` and ``project`` are those for whom requests are made, "" for the key's.
+    ``tracing``: make spans of OpenTelemetry.
     """
 
     url: str
@@ -50,6 +51,7 @@ class Options:
     transport: TransportChoice = "auto"
     owner: str = ""
     project: str = ""
+    tracing: bool = False
     timing: Timing = field(default_factory=Timing)
     peers: Peers = field(default_factory=Peers, repr=False)
 

@@ -22,6 +22,7 @@ SLOW = (
     "e2e/test_other_users",
     "e2e/test_previews_large",
     "e2e/test_timeouts",
+    "e2e/test_traces",
     "e2e/test_up",
     "e2e/test_up_end",
     "e2e/test_up_folder",

@@ -48,6 +48,7 @@ VECTORS = Path(__file__).parents[2] / "schemas" / "vectors" / "frames.json"
 EXAMPLES: list[tuple[Frame, int]] = [
     (Open(1, "command", {"id": "c1", "argv": ["true"], "timeout_s": 2.5}), 0),
     (Run(2, "c2", {"script": "echo hi"}), 1),
+    (Run(2, "c3", {"script": "true", "trace": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}), 2),
     (Write(3, b"\x00\xff", False), 1),
     (Write(3, b"", True), 3),
     (Resize(4, 24, 80), 1),
@@ -60,6 +61,7 @@ EXAMPLES: list[tuple[Frame, int]] = [
     (Gap(10, 1, 4096), 9),
     (Exited(11, "c1", {"exit_code": 0, "signal": None, "streams": {1: [6, 0, "ab"], 2: [0, 0, "cd"]}}), 8),
     (Exited(11, "c2", {"exit_code": 3, "shell": {"cwd": "/usr", "restarted": True, "restored": True, "lost": ["function f"]}}), 9),
+    (Exited(11, "c3", {"exit_code": 0, "trace": {"received_at": 1.5, "started_at": 1.75, "ended_at": 2.0}}), 10),
     (Closed(12, {"size": 3}), 4),
     (Failed(13, {"code": "file_not_found", "message": "no such file"}), 0),
     (Accepted(2**31, 14, {"peer": ["127.0.0.1", 50000]}), 0),

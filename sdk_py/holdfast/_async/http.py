@@ -96,6 +96,22 @@ class AsyncHttp:
         await abort_all([stream for stream, _ in idle])
 
 
+class AsyncTracedHttp(AsyncHttp):
+    """Requests with a span each, whose context the service gets."""
+
+    async def send(
+        self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, into: IO[bytes] | None = None, **more: Any
+    ) -> Answer:
+        from holdfast._transport.session.traced import request_span
+
+        with request_span(method, path) as request:
+            answer = await super().send(
+                method, path, timeout_s=timeout_s, headers={**(headers or {}), **request.headers}, into=into, **more
+            )
+            request.answered(answer.status)
+        return answer
+
+
 async def _send(connection: Stream, head: bytes, content: bytes | AsyncIterator[bytes]) -> bool:
     """Send a request.
 

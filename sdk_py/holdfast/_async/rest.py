@@ -15,7 +15,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from holdfast._arguments import given
-from holdfast._async.http import AsyncHttp
+from holdfast._async.http import AsyncHttp, AsyncTracedHttp
 from holdfast._errors import ClientClosedError, ServiceUnavailableError, WaitTimeoutError, error
 from holdfast._file_results import FileEntry, PatchResult, read_patch
 from holdfast._history_results import PastCommand, read_history
@@ -55,7 +55,7 @@ class AsyncRest:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self.http = AsyncHttp(options)
+        self.http = AsyncTracedHttp(options) if options.tracing else AsyncHttp(options)
         self._answered = False
         """Whether the service ever answered: if it stops answering later, it is assumed to be restarting."""
         self.closed = False

@@ -64,6 +64,9 @@ class SandboxClient:
     before waiting calls fail. ``request_timeout_s``: how long one answer over HTTP may take. ``command_timeout_s``: the ``timeout`` of
     commands that set none (``float("inf")`` as a command's ``timeout`` means no limit).
 
+    ``tracing``: make spans of OpenTelemetry (``pip install 'holdfast[tracing]'``) for commands, attaches and requests, and give their
+    context to the service and the sandbox; default: whether ``HOLDFAST_TRACING`` is 1. What exports them is the program's.
+
     Raises ``ConfigurationError`` if no address or key is configured. After ``close``, the client and its sandboxes, groups and images raise
     ``ClientClosedError`` for everything that needs a connection, except for deletions.
     """
@@ -81,8 +84,12 @@ class SandboxClient:
         max_output_bytes: int = 64 * 1024 * 1024,
         owner: str | None = None,
         project: str | None = None,
+        tracing: bool | None = None,
     ) -> None:
         url, api_key = find_options(url, api_key)
+        tracing = os.environ.get("HOLDFAST_TRACING", "") in ("1", "true", "on") if tracing is None else tracing
+        if tracing:
+            import holdfast._transport.session.traced  # noqa: F401  raises ConfigurationError where OpenTelemetry's API is missing
         self._options = Options(
             url,
             api_key,
@@ -94,6 +101,7 @@ class SandboxClient:
             max_output_bytes=max_output_bytes,
             owner=owner or "",
             project=project or "",
+            tracing=tracing,
         )
         self._rest = Rest(self._options)
         self._in_use: set[Any] = set()

@@ -97,6 +97,22 @@ class Http:
         abort_all([stream for stream, _ in idle])
 
 
+class TracedHttp(Http):
+    """Requests with a span each, whose context the service gets."""
+
+    def send(
+        self, method: str, path: str, *, timeout_s: float, headers: dict[str, str] | None = None, into: IO[bytes] | None = None, **more: Any
+    ) -> Answer:
+        from holdfast._transport.session.traced import request_span
+
+        with request_span(method, path) as request:
+            answer = super().send(
+                method, path, timeout_s=timeout_s, headers={**(headers or {}), **request.headers}, into=into, **more
+            )
+            request.answered(answer.status)
+        return answer
+
+
 def _send(connection: Stream, head: bytes, content: bytes | Iterator[bytes]) -> bool:
     """Send a request.
 

@@ -16,7 +16,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from holdfast._arguments import given
-from holdfast._sync.http import Http
+from holdfast._sync.http import Http, TracedHttp
 from holdfast._errors import ClientClosedError, ServiceUnavailableError, WaitTimeoutError, error
 from holdfast._file_results import FileEntry, PatchResult, read_patch
 from holdfast._history_results import PastCommand, read_history
@@ -56,7 +56,7 @@ class Rest:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self.http = Http(options)
+        self.http = TracedHttp(options) if options.tracing else Http(options)
         self._answered = False
         """Whether the service ever answered: if it stops answering later, it is assumed to be restarting."""
         self.closed = False

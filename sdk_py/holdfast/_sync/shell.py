@@ -133,7 +133,7 @@ class Shell:
         if data is not None and self.tty:
             raise bad("a command on a terminal reads typed keys and takes no other input", hint="shell.write() types them while it runs")
         limit = output_limit(max_output_bytes, options.max_output_bytes, keep)
-        call = Call(self._sink, driver.engine.new_event, command_id_of(command_id), limit, collecting=collecting)
+        call = driver.engine.new_call(self._sink, command_id_of(command_id), limit, collecting=collecting)
         call.params = run_params(command, timeout, options.command_timeout_s, piped or data is not None, stderr)
         call.limit_s = call.params.get("timeout_s")
         if data is not None:

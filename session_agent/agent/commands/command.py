@@ -12,12 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast_wire.errors import HoldfastError
+from holdfast_wire.trace import PARAM as TRACE
 
 from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import ExitStatus
 from session_agent.agent.output.pipes import PipeReader, PipeWriter, discard
 from session_agent.agent.output.records import Record, check_id, fingerprint
 from session_agent.agent.output.spool import Spool
+from session_agent.agent.output.traced import trace
 from session_agent.agent.process.fork import Stdio
 from session_agent.agent.process.last_writers import LastOutput
 from session_agent.agent.process.process_tree import kill_group, marked, members, owned_by, signal_all
@@ -31,8 +33,8 @@ from .process import Process
 
 _WORDS = 50
 """So many words of a command are in the history."""
-_READING = ("keep", "live")
-"""Parameters about reading the output: they do not make a different command."""
+_READING = ("keep", "live", TRACE)
+"""Parameters about reading the output, and about who asks: they do not make a different command."""
 
 
 def open_command(context: AgentContext, channel: Channel) -> CommandHandler:
@@ -48,6 +50,8 @@ def begin(context: AgentContext, params: dict[str, Any]) -> Record:
     if record is None:
         request = _Request(context, params)
         record = context.records.create(command_id, digest, request.spool, "command", request.text)
+        if TRACE in params:
+            trace(record)
         if context.records.journal is not None:
             context.records.journal.began(record, request.text)
         try:
@@ -55,7 +59,7 @@ def begin(context: AgentContext, params: dict[str, Any]) -> Record:
         except HoldfastError:
             context.records.forget(record)
             raise
-        if read.boolean(params, "ends_sandbox", False):
+        if "ends_sandbox" in params and read.boolean(params, "ends_sandbox", False):
             end_sandbox_with(context, record)
     return record
 

@@ -14,6 +14,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Closed, Exited, Fact, Failed, Opened
 from holdfast_wire.limits import ID_BYTES
+from holdfast_wire.trace import PARAM as TRACE
 
 from session_agent.agent.commands.command import spool_from
 from session_agent.agent.commands.launch import find_shell, launch_from
@@ -22,6 +23,7 @@ from session_agent.agent.context import AgentContext
 from session_agent.agent.output.exit_status import refusal
 from session_agent.agent.output.records import Record, check_id, fingerprint
 from session_agent.agent.output.spool import Spool
+from session_agent.agent.output.traced import trace
 from session_agent.agent.process.processes import is_signal
 from session_agent.agent.process.start_errors import CannotExecuteError
 from session_agent.agent.request import params as read
@@ -101,6 +103,8 @@ class ShellHandler(Handler):
 
     def _record(self, command_id: str, params: dict[str, Any]) -> tuple[Record, bool]:
         """The record of this id, and whether it is new."""
+        if traced := TRACE in params:
+            params = {name: value for name, value in params.items() if name != TRACE}
         digest = fingerprint("run", {**params, "": self._shell.name})
         record = self._context.records.find(command_id, digest)
         if record is not None:
@@ -119,9 +123,11 @@ class ShellHandler(Handler):
                 hint = "write to the shell while the command runs"
                 raise HoldfastError("invalid_argument", "a command on a terminal reads typed keys and takes no other input", hint=hint)
             pipe_stdin = read.choice(params, "stdin", "null", ("null", "pipe")) == "pipe"
-        one_stream = read.choice(params, "stderr", "pipe", ("pipe", "stdout")) == "stdout"
+        one_stream = "stderr" in params and read.choice(params, "stderr", "pipe", ("pipe", "stdout")) == "stdout"
         records, shell = self._context.records, self._shell
         record = records.create(command_id, digest, self._make_spool(), "run", script, shell.name)
+        if traced:
+            trace(record)
         if records.journal is not None:
             records.journal.began(record, script, shell.size)
         try:

@@ -29,7 +29,7 @@ class _Event:
 
 
 def _call() -> Call:
-    return Call(cast("Any", _Sink()), cast("Any", _Event), "c", 1 << 20, collecting=False)
+    return Call(cast("Any", _Sink()), "c", 1 << 20, new_event=cast("Any", _Event), collecting=False)
 
 
 def _texts(pieces: list[tuple[int, bytes]]) -> dict[int, str]:

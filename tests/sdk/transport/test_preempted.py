@@ -97,7 +97,7 @@ def driver_of() -> SessionDriver:
 
 def call_of(driver: SessionDriver) -> Call:
     sink = CommandSink(Session(), driver.event)  # type: ignore[arg-type]
-    sink.call = call = Call(sink, driver.event, "c", 1 << 20, collecting=False)
+    sink.call = call = Call(sink, "c", 1 << 20, new_event=driver.event, collecting=False)
     sink.fact(Started(1, "c", {}))
     return call
 

@@ -294,7 +294,7 @@ def test_a_shell_that_reports_the_end_of_another_command_ends_the_wait_for_this_
     engine = Engine(Options("http://127.0.0.1:1", "k"), "sb", Event)
     sink = ShellSink(engine.session, Event)
     engine.open("shell", {}, sink)
-    call = Call(sink, Event, "mine", 0, collecting=True)
+    call = Call(sink, "mine", 0, new_event=Event, collecting=True)
     sink.run(call)
     with pytest.raises(ProtocolError) as breach:
         sink.fact(Exited(sink.number, "another", {"exit_code": 0}))

@@ -20,7 +20,7 @@ def new_call(*, collecting: bool) -> Call:
     session = ClientSession("s" * 32, b"k" * 32)
     session.consume = lambda number, size_bytes: None  # type: ignore[method-assign]
     sink = CommandSink(session, LinkEvent)
-    sink.call = Call(sink, LinkEvent, "c", 1 << 20, collecting=collecting)
+    sink.call = Call(sink, "c", 1 << 20, new_event=LinkEvent, collecting=collecting)
     return sink.call
 
 

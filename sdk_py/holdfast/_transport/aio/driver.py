@@ -16,6 +16,7 @@ from holdfast._session_token import SessionToken
 from holdfast._transport.aio.events import Event, shielded
 from holdfast._transport.aio.net import open_connection
 from holdfast._transport.session.engine import BATCH_BYTES, Engine, wrong_process_error
+from holdfast._transport.session.engine_choice import engine_of
 from holdfast._transport.session.websocket import WebSocket
 
 CLOSE_S = 1.0
@@ -32,7 +33,7 @@ class SessionDriver:
         self.options = options
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self.engine = Engine(options, sandbox_id, Event, token=token)
+        self.engine = engine_of(options)(options, sandbox_id, Event, token=token)
         self._task: asyncio.Task[None] | None = None
         self._wire: _Wire | None = None
         self._wires: set[_Wire] = set()

@@ -48,7 +48,7 @@ class Call:
     refused: HoldfastError | None = None
     """The error that its Exited carries instead of a result."""
 
-    def __init__(self, sink: Sink, new_event: EventFactory, command_id: str, limit: int, *, collecting: bool) -> None:
+    def __init__(self, sink: Sink, command_id: str, limit: int, *, new_event: EventFactory, collecting: bool) -> None:
         self.sink = sink
         self.command_id = command_id
         self.params: dict[str, Any] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, TypeGuard
 
 from holdfast_wire.agent_errors import reported_end
@@ -22,6 +23,7 @@ from holdfast._options import Options
 from holdfast._requests import LargeParams
 from holdfast._session_token import SessionToken
 from holdfast._transport.service import Service
+from holdfast._transport.session.command_call import Call
 from holdfast._transport.session.failures import LAST_LOOK_S, OWN_REASONS
 from holdfast._transport.session.policy import Backoff, Verdict, breach, jitter, judge_close, judge_refusal, reports_end
 from holdfast._transport.session.sink import EventFactory, Sink
@@ -52,6 +54,8 @@ class Engine:
         self.service = Service(options)
         self.sandbox_id = sandbox_id
         self.new_event = new_event
+        self.new_call: Callable[..., Call] = partial(Call, new_event=new_event)
+        """Creates the commands of this session."""
         if token is None:
             self.session = ClientSession(os.urandom(16).hex(), os.urandom(32), options.timing, accepts=True)
         else:

@@ -67,7 +67,7 @@ def new_command(engine: Engine, command_id: str, limit: int, *, collecting: bool
     The caller has this object before the command is sent, and so can cancel it at any time.
     """
     sink = CommandSink(engine.session, engine.new_event)
-    sink.call = call = Call(sink, engine.new_event, command_id, limit, collecting=collecting)
+    sink.call = call = engine.new_call(sink, command_id, limit, collecting=collecting)
     return call
 
 

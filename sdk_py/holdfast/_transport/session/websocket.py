@@ -83,6 +83,10 @@ class WebSocket:
         """Whether the connection was refused or closed, so that no message will follow."""
         return self.refusal is not None or self.closed is not None
 
+    def add_header(self, name: str, value: str) -> None:
+        """Add a header to the handshake request."""
+        self._headers[name] = value
+
     def greeting(self) -> bytes:
         """The handshake request."""
         upgrade = {

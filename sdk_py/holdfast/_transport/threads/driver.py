@@ -22,7 +22,8 @@ from holdfast_wire.errors import HoldfastError
 from holdfast._errors import error
 from holdfast._options import Options
 from holdfast._session_token import SessionToken
-from holdfast._transport.session.engine import Engine, wrong_process_error
+from holdfast._transport.session.engine import wrong_process_error
+from holdfast._transport.session.engine_choice import engine_of
 from holdfast._transport.session.websocket import WebSocket
 from holdfast._transport.threads.events import Event
 from holdfast._transport.threads.net import connection_to, warn_in_loop
@@ -46,7 +47,7 @@ class SessionDriver:
         self._pid = os.getpid()
         self.tls = options.url.startswith("https:")
         self.would_block = _would_block(self.tls)
-        self.engine = Engine(options, sandbox_id, self.event, token=token)
+        self.engine = engine_of(options)(options, sandbox_id, self.event, token=token)
         self._thread = threading.Thread(target=self._run, name=f"holdfast-driver-{sandbox_id}", daemon=True)
         self._lock: Any = threading.RLock()
         """Held during each step of the engine and its sinks, and each use of the socket. It records its owner, and is never acquired
