@@ -1,4 +1,4 @@
-"""An environment of its own for each suite: ``.venv-NAME`` with the harness's package, this project in place, and pytest.
+"""An environment of its own for each suite: ``.venv-suite-NAME`` with the harness's package, this project in place, and pytest.
 
 Owns how they are made. Requirements of harnesses clash, and with those of the service. An environment is made again when the requirements
 of its suite, ``pyproject.toml`` or the version of Python changed. pip resolves the extra together with the harness, which is the test that
@@ -25,22 +25,24 @@ class EnvironmentMissingError(Exception):
 
 
 def python_of(suite: Suite) -> str:
-    """A Python of this machine that the suite supports: the oldest of those that are new enough. Raises ``EnvironmentMissingError``."""
+    """A Python of this machine that the suite supports: the one that runs this, else the oldest. Raises ``EnvironmentMissingError``."""
     own = getattr(sys, "_base_executable", sys.executable)
-    if sys.version_info[:2] >= suite.python:
+    if suite.python <= sys.version_info[:2] < suite.python_below:
         return str(own)
     result = subprocess.run([TOP / "infra/scripts/pythons"], capture_output=True, text=True, check=False)
     for path in reversed(result.stdout.split()):
         asked = [path, "-c", "import sys; print(*sys.version_info[:2])"]
         version = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
-        if tuple(map(int, version)) >= suite.python:
+        if suite.python <= tuple(map(int, version)) < suite.python_below:
             return path
-    raise EnvironmentMissingError(f"needs Python {'.'.join(map(str, suite.python))}, which this machine does not have")
+    least = ".".join(map(str, suite.python))
+    below = "" if suite.python_below == (3, 99) else f" and below {'.'.join(map(str, suite.python_below))}"
+    raise EnvironmentMissingError(f"needs Python {least} or newer{below}, which this machine does not have")
 
 
 def made(suite: Suite) -> Path:
     """The Python of the suite's environment, which is made if necessary. Raises ``EnvironmentMissingError``, ``CalledProcessError``."""
-    folder, base = TOP / f".venv-{suite.name}", python_of(suite)
+    folder, base = TOP / f".venv-suite-{suite.name}", python_of(suite)
     python, stamp = folder / "bin" / "python", folder / ".stamp"
     key = hashlib.sha256(repr((suite, TOOLS, base, (TOP / "pyproject.toml").read_text())).encode()).hexdigest()
     if python.exists() and stamp.exists() and stamp.read_text() == key:

@@ -19,6 +19,8 @@ class Suite:
     requirements: tuple[str, ...]
     """What is installed beside this project, its extra of the same name included where there is one."""
     python: tuple[int, int] = (3, 11)
+    python_below: tuple[int, int] = (3, 99)
+    """The first version that it does not support."""
     short: bool = False
     """Whether it runs in ``.ci/run``."""
     reference: str = ""
@@ -37,6 +39,9 @@ SUITES = (
     Suite("inspect", "inspect-ai", ("inspect-ai==0.3.285",), short=True, reference_variable="local"),
     Suite("deepagents", "deepagents", ("deepagents==0.7.32", "langchain-tests==1.1.9"), reference_variable="local"),
     Suite("harbor", "harbor", ("harbor==0.26.0",), python=(3, 12)),
+    Suite("openai_agents", "openai-agents", ("openai-agents==0.24.0",)),
+    Suite("nemo_gym", "nemo-gym", (), python=(3, 12), extra=False, bare=("nemo-gym==0.4.0",)),
+    Suite("verifiers", "verifiers", ("verifiers==0.4.0",), reference_variable="subprocess"),
     Suite("gymnasium", "gymnasium", ("gymnasium==1.4.0",)),
     Suite("skyrl_gym", "skyrl-gym", (), extra=False, bare=("skyrl-gym==0.4.0",)),
     Suite("tools", "langgraph", ("langgraph", "smolagents", "pydantic-ai-slim", "llama-index-core"), extra=False),
