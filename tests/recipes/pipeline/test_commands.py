@@ -18,6 +18,7 @@ import pytest
 from holdfast import SandboxClient, commands_of
 from holdfast_recipes.cli import main
 from holdfast_recipes.core.diffs import reverse
+from holdfast_recipes.core.trajectory import Trajectory
 from holdfast_recipes.pipeline import files, runs
 
 from tests.recipes.pipeline.endpoint import endpoint
@@ -147,6 +148,62 @@ def test_annotated_by_the_model_that_made_the_runs(tasks: Path, tmp_path: Path, 
         assert (left["left"], left["counts"]) == (2, {"endpoint_unavailable": 2})
         served.statuses.clear()
         assert run_json("annotate", tmp_path / "run", "--out", tmp_path / "w.jsonl", *policy)["counts"] == {"annotated": 2}
+
+
+def in_trees(body: dict[str, Any]) -> dict[str, Any] | str:
+    """Looks, with an answer that no two runs of it have in common; thinks; submits nothing."""
+    turn = sum(message["role"] == "assistant" for message in body["messages"])
+    command = ["date +%s%N; cat /proc/sys/kernel/random/uuid", "true", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"][min(turn, 2)]
+    function = {"name": "bash", "arguments": json.dumps({"command": command})}
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": f"c{turn}", "type": "function", "function": function}]}
+
+
+@requires("root")
+@pytest.mark.parametrize(("words", "sizes"), [(("--branches", 2), [1, 2, 2]), ((), [5])])
+def test_collected_from_trees_each_turn_gets_loss_once(
+    tasks: Path, tmp_path: Path, run_json: RunJson, words: tuple[object, ...], sizes: list[int]
+) -> None:
+    """Without --branches all rollouts of a task share their first turns."""
+    with endpoint(in_trees) as served:
+        given = ("--policy", served.url, "--model", "m", "--rollouts", 5, "--branch-turn", 1, *words)
+        done = run_json("collect", tasks, "--out", tmp_path / "run", *given, *SMALL)
+        asked = len(served.requests)
+    assert (done["finished"], done["outcomes"]["failed"]) == (10, 10)
+    runs = list(files.trajectories(tmp_path / "run"))
+    trees: dict[str, list[Trajectory]] = {}
+    for run in runs:
+        assert run.branch is not None
+        assert run.branch.turn == 1
+        trees.setdefault(run.branch.tree, []).append(run)
+    for task in {run.task_id for run in runs}:
+        assert sorted(len(leaves) for leaves in trees.values() if leaves[0].task_id == task) == sizes
+    for leaves in trees.values():
+        assert len({leaf.turns[0].observations for leaf in leaves}) == 1, "the first turn ran once"
+    assert len({run.turns[0].observations for run in runs}) == len(trees)
+    assert asked == len(trees) + 2 * len(runs), "the policy was asked once for each shared turn"
+    for _, record in files.lines(tmp_path / "run" / files.TRAJECTORIES):
+        jsonschema.validate(record, json.loads((SCHEMAS / "trajectory.schema.json").read_text()))
+    chosen = ("--tokenizer", "bytes", "--unresolved", "all", "--form", "jsonl")
+    manifest = run_json("curate", tmp_path / "run", "--out", tmp_path / "set", *chosen)
+    assert (manifest["rows"], manifest["credited_turns"]) == (10, len(trees) + 2 * len(runs))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--branches", 2), "--branches needs --branch-turn"),
+        (("--branch-turn", 0), "must be at least 1"),
+        (("--branch-turn", 1, "--branches", 1), "at least 2"),
+        (("--branch-turn", 1, "--rollouts", 1), "at least 2"),
+        (("--branch-turn", 1, "--harness", "editor"), "cannot use --harness editor"),
+    ],
+)
+def test_trees_that_cannot_be_are_refused_before_anything_starts(
+    tasks: Path, tmp_path: Path, run_json: RunJson, words: tuple[object, ...], expected: str
+) -> None:
+    error = run_json("collect", tasks, "--out", tmp_path / "run", "--policy", "http://x", "--model", "m", *words, status=2)["error"]
+    assert (error["code"], expected in error["message"]) == ("invalid_setting", True), error
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("estimator", ["monte-carlo", "branched-monte-carlo"])
