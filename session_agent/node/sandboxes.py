@@ -236,12 +236,10 @@ class Sandboxes:
             container = box.container
             if container is None:
                 return  # it has been done
-            await self._snapshots.keep(box, container)
-            box.shells = shells
-            self._suspended.save(box.request, box.created_at, shells)
-            box.paused = "disk"
-            container.on_end = None
-            await self._release(box)
+            async with self._snapshots.kept(box, container):
+                self._suspended.save(box.request, box.created_at, shells)
+                box.shells, box.paused, container.on_end = shells, "disk", None
+                await self._release(box)
             box.image, box.lasting_image = self._images.held(sandbox_id), False
             self._snapshots.close_unused()
 
@@ -279,14 +277,15 @@ class Sandboxes:
         return await port_sockets.connect(box.container, self._launcher, port)
 
     async def _restore(self, box: Sandbox) -> None:
-        self._suspended.remove(box.request.sandbox_id)
+        self._space.check(box.request.disk)
         try:
             async with self._gate:
                 await self._make(box)
         except BaseException:
             await self._release(box)
-            self._suspended.save(box.request, box.created_at, box.shells)
+            self._suspended.put_back(box.request.sandbox_id)
             raise
+        self._suspended.remove(box.request.sandbox_id)
         await self._images.release_held([box.request.sandbox_id])
 
     async def load_suspended(self) -> None:
@@ -444,6 +443,8 @@ class Sandboxes:
                     os.close(fd)
                 raise
             config["network"] = {"out_of_reach": network.out_of_reach(), "resolver": network.RESOLVER}
+        if box.paused == "disk":
+            self._suspended.set_aside(request.sandbox_id)  # at the last moment before it runs: a node that is killed earlier loses nothing
         await send_to_child(container, config, fds)
 
     def _ended(self, box: Sandbox) -> None:

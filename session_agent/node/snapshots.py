@@ -41,14 +41,19 @@ class Snapshots:
         self._containers = containers
         self._in_use = in_use
         self._points: dict[str, _Point] = {}
+        self._standing: set[Sandbox] = set()
 
     async def store(self, box: Sandbox, container: Container, name: str | None) -> dict[str, Any]:
         """Store an image of the sandbox's owner. Raises what ``ImageStore.commit`` raises."""
         return await self._commit(box, container, name, owner=box.request.owner)
 
-    async def keep(self, box: Sandbox, container: Container) -> None:
-        """Store the files of a sandbox that is paused to disk, for ``ImageStore.held``. Raises what ``ImageStore.commit`` raises."""
-        await self._commit(box, container, None, holder=box.request.sandbox_id)
+    @contextlib.asynccontextmanager
+    async def kept(self, box: Sandbox, container: Container) -> AsyncIterator[None]:
+        """Store the files of a sandbox that is paused to disk, for ``ImageStore.held``. Within the block its processes stand still, so that
+        nothing happens after the copy; afterwards they continue, unless they were ended. Raises what ``ImageStore.commit`` raises."""
+        async with self._still(box, container):
+            await self._commit(box, container, None, holder=box.request.sandbox_id)
+            yield
 
     async def hold(self, box: Sandbox, container: Container) -> str:
         """Store the files and variables of a sandbox; returns the name of the branch point. Raises what ``ImageStore.commit`` raises."""
@@ -114,12 +119,21 @@ class Snapshots:
 
     async def _frozen(self, box: Sandbox, container: Container, step: Callable[[], Awaitable[T]]) -> T:
         """Do *step* while no process of the sandbox runs."""
-        if box.paused:
+        async with self._still(box, container):
             return await step()
+
+    @contextlib.asynccontextmanager
+    async def _still(self, box: Sandbox, container: Container) -> AsyncIterator[None]:
+        """No process of the sandbox runs within the block, which may be entered again within itself."""
+        if box.paused or box in self._standing:
+            yield
+            return
         await self._containers.freeze(container)
+        self._standing.add(box)
         try:
-            return await step()
+            yield
         finally:
+            self._standing.discard(box)
             self._containers.thaw(container)
 
 

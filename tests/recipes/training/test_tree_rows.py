@@ -83,7 +83,9 @@ async def test_each_token_is_in_one_row() -> None:
     trained = Counter(place for row in rows for place in places(row, runs))
     assert set(trained.values()) == {1}
     wanted = {(run.trajectory_id, place) for run in runs for place in supervised(run) if place >= branch_of(run)}
-    wanted |= {(run.branch.tree, place) for run in runs if run.branch and run not in only for place in supervised(run) if place < branch_of(run)}
+    wanted |= {
+        (run.branch.tree, place) for run in runs if run.branch and run not in only for place in supervised(run) if place < branch_of(run)
+    }
     assert set(trained) == wanted, "the shared tokens of a group's only tree have the mean of its advantages, which is zero"
     assert sum(row.targets for row in rows) == len(wanted)
     assert len(rows) == 2 + 3 + 2 + 1 + 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -233,6 +234,27 @@ async def test_a_sandbox_paused_to_disk_continues_with_files_and_shells(sandbox:
     assert (await (await sandbox.shell("main")).run("pwd; echo $V")).stdout == "/tmp\nkept\n"
     await sandbox.pause(to_disk=True)
     await sandbox.delete()
+
+
+async def test_nothing_happens_between_a_pause_to_disk_and_its_files(sandbox: AsyncSandbox) -> None:
+    """What a client was told before the sandbox ended is in the files, although copying them took a while."""
+    await sandbox.exec("mkdir /data && head -c 300M /dev/urandom > /data/f && sync")
+    counter = await sandbox.start("i=0; while :; do i=$((i+1)); echo $i >> /data/log; echo $i; done")
+    seen = b""
+
+    async def read() -> None:
+        nonlocal seen
+        async for chunk in counter:
+            seen = (seen + chunk.data)[-100:]
+
+    reading = asyncio.ensure_future(read())
+    await until_async(lambda: seen, deadline_s=60.0, what="the counter")
+    await sandbox.pause(to_disk=True, when="now")
+    with contextlib.suppress(SessionLostError):
+        await reading
+    last = int(seen.split()[-2])
+    await sandbox.resume()
+    assert int(await _out(sandbox, "tail -n 1 /data/log")) >= last
 
 
 async def test_reset_to_a_snapshot(sandbox: AsyncSandbox) -> None:
