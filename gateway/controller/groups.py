@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from weakref import WeakValueDictionary
 
-from gateway.model.records import Cause, Group, Record
+from gateway.model.records import Cause, Group, Record, SandboxSpec
 from gateway.placement.keys import group_key
 from gateway.placement.store import PlacementStore
 
@@ -26,12 +26,19 @@ Remove = Callable[[list[tuple[str, str]], int], Awaitable[None]]
 
 
 class Groups:
-    """``remove`` ends sandboxes in the runtime, given ids, incarnations and the term."""
+    """``remove`` ends sandboxes in the runtime, given ids, incarnations and the term; ``uncount`` is called with each that has ended."""
 
-    def __init__(self, store: PlacementStore, remove: Remove, unmade_s: float = UNMADE_S) -> None:
+    def __init__(
+        self,
+        store: PlacementStore,
+        remove: Remove,
+        unmade_s: float = UNMADE_S,
+        uncount: Callable[[SandboxSpec, int], Awaitable[None]] | None = None,
+    ) -> None:
         self._store = store
         self._remove = remove
         self._unmade_s = unmade_s
+        self._uncount = uncount
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By group, held by what changes its members: a sandbox that is being deleted must not be counted as lost."""
 
@@ -100,6 +107,8 @@ class Groups:
     async def _end(self, record: Record, cause: Cause, term: int) -> None:
         """A sandbox that had failed keeps that cause."""
         await self._store.delete(record.sandbox_id, record.cause or cause, owner=record.owner, incarnation=record.incarnation, term=term)
+        if self._uncount:
+            await self._uncount(record.spec, term)
 
 
 def _key(record: Record) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from holdfast_wire.errors import HoldfastError
 
 from gateway.metrics import Metrics
-from gateway.model.records import PlannedEnd, Status
+from gateway.model.records import PlannedEnd, Record, Status
 from gateway.placement.errors import FencedError
 from gateway.placement.store import AskIdle, PlacementStore
 from gateway.runtimes.base import Collects, EndAnnounced, Event, Runtime, SandboxEnded, Synced
@@ -73,8 +73,10 @@ class Controller:
         self._ask_idle = ask_idle
         self._prepull = prepull
         self._reconciler = Reconciler(store, runtime, settings.grace_s, pool_refill)
-        self._groups = Groups(store, self._reconciler.remove)
-        self._reconciler.further_reconcilers += [self._groups.reconcile, QuotaCounts(store, admission).reconcile]
+        self._quotas = QuotaCounts(store, admission)
+        self._groups = Groups(store, self._reconciler.remove, uncount=self._quotas.ended)
+        self._reconciler.further_reconcilers += [self._groups.reconcile, self._quotas.reconcile]
+        self._reconciler.uncount = self._quotas.ended
         self._workers = Workers()
         self._reconciler.start_removals = self._start_removals
         self._records_at_once = asyncio.Semaphore(_RECORDS_AT_ONCE)
@@ -146,7 +148,9 @@ class Controller:
             case SandboxEnded(sandbox_id, incarnation, cause):
                 # The replica that creates a sandbox records why it was deleted meanwhile: the runtime cleans up before that is recorded.
                 was: Status | None = "ready" if (cause.reason, cause.fault) == ("deleted", "caller") else None
-                await self._store.mark_failed(sandbox_id, incarnation, cause, was=was, term=term)
+                entry = await self._store.mark_failed(sandbox_id, incarnation, cause, was=was, term=term)
+                if isinstance(entry, Record) and (entry.incarnation, entry.status) == (incarnation, "failed"):
+                    await self._quotas.ended(entry.spec, term)
                 if cause.reason == FINISHED:  # nothing has failed: it is gone, like a container of `docker run --rm`
                     await self._store.delete(sandbox_id, cause, incarnation=incarnation, term=term)
                 self.metrics.count("sandboxes_ended_total", reason=cause.reason, fault=cause.fault)
@@ -177,6 +181,7 @@ class Controller:
             if one is not None:
                 log.info("sandbox %s has ended: %s", sandbox_id, one.cause.reason)
                 self.metrics.count("sandboxes_expired_total", reason=one.cause.reason)
+                await self._quotas.ended(one.spec, term)
                 await self._reconciler.remove([(sandbox_id, one.incarnation)], term)
 
     async def _start_removals(self, ended: list[tuple[str, str]], term: int) -> None:

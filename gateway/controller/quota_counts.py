@@ -1,6 +1,7 @@
 """Quota counts reconciled with the records: corrects what a killed gateway counted, or failed to count.
 
-Owns the comparison. Called after each pass of ``reconciler`` whose records are complete.
+Owns the comparison, called after passes of ``reconciler`` whose records are complete, and the release of sandboxes whose end the controller
+records.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from gateway.identity.tenants import Tenants
-from gateway.model.records import Quota, Record
+from gateway.model.records import Quota, Record, SandboxSpec
 from gateway.placement.store import PlacementStore
 from gateway.settings import AdmissionSettings
 from gateway.use_cases.admission import counted_for
@@ -26,6 +27,11 @@ class QuotaCounts:
         self._tenants = Tenants()
         """The latest limits of owners, projects and keys."""
         self._unmade_s = unmade_s
+
+    async def ended(self, spec: SandboxSpec, term: int) -> None:
+        """Stop counting a sandbox whose end this controller has recorded. By the latest limits known here; ``reconcile`` corrects it."""
+        for one in counted_for(self._settings, self._tenants.limits, spec):
+            await self._store.release(one.usage, spec.sandbox_id, term=term)
 
     async def reconcile(self, records: Mapping[str, Record], term: int) -> None:
         if await self._store.tenants_version() != self._tenants.version:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 
 from holdfast_wire.errors import HoldfastError
 
-from gateway.model.records import Record, Status
+from gateway.model.records import Record, SandboxSpec, Status
 from gateway.placement.errors import FencedError, PlacementUnavailableError
 from gateway.placement.keys import shard_of
 from gateway.placement.store import PlacementStore
@@ -58,6 +58,8 @@ class Reconciler:
         """Whether the store was complete in an earlier pass."""
         self.further_reconcilers: list[Callable[[Mapping[str, Record], int], Awaitable[None]]] = []
         """Functions that reconcile something else (groups, quotas) with complete records; called with the records and the term."""
+        self.uncount: Callable[[SandboxSpec, int], Awaitable[None]] | None = None
+        """Called with each sandbox that a pass records as failed, and the term."""
         self.began_at: float | None = None
         """When the runtime last started without sandboxes (``Synced.began_at``)."""
 
@@ -176,7 +178,9 @@ class Reconciler:
                         log.info("sandbox %s has failed: %s", sandbox_id, cause.reason)
                         # A sandbox that is about to be declared never created may have been created since it was read.
                         was: Status | None = "pending" if cause == CREATE_LOST else None
-                        await self._store.mark_failed(sandbox_id, incarnation, cause, was=was, term=term)
+                        entry = await self._store.mark_failed(sandbox_id, incarnation, cause, was=was, term=term)
+                        if self.uncount and isinstance(entry, Record) and (entry.incarnation, entry.status) == (incarnation, "failed"):
+                            await self.uncount(entry.spec, term)
                     case Remove(sandbox_id, incarnation):
                         removals.append((sandbox_id, incarnation))
             except (FencedError, PlacementUnavailableError):

@@ -184,6 +184,7 @@ class Expired:
     sandbox_id: str
     incarnation: str
     cause: Cause
+    spec: SandboxSpec
     kept: bool
     """Its record stays for a while (it never became ready), rather than a tombstone."""
 

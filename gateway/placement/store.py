@@ -308,7 +308,7 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership, RedisRecordings,
             return was
         kept = outcome == "kept"
         cause = was.cause or Cause(why, "infrastructure" if kept else "caller")
-        return Expired(id_, was.incarnation, cause, kept)
+        return Expired(id_, was.incarnation, cause, was.spec, kept)
 
     async def _owner_of(self, sandbox_id: str) -> str:
         try:

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from holdfast_wire.errors import HoldfastError
 
@@ -26,7 +26,6 @@ from .service import Gateway
 from .shell_states import Dump, Lost
 from .snapshots import snapshots_of
 
-T = TypeVar("T")
 MOST: Final = 256
 """Most branches of one request."""
 
@@ -67,7 +66,7 @@ async def branch(gateway: Gateway, principal: Principal, name: str, request: Bra
     async with shell_states.held(gateway, parent, request.wait_s) as dump:
         point = await runtime.hold(parent.sandbox_id, parent.incarnation)
     try:
-        made = await _all(gateway, [_one(gateway, principal, spec, request, point, dump) for spec in specs], specs)
+        made = await _all(gateway, [_one(gateway, principal, spec, request, point) for spec in specs], specs, dump)
     finally:
         with contextlib.suppress(HoldfastError):  # the runtime removes it later
             await asyncio.shield(runtime.release(point))
@@ -83,9 +82,7 @@ def _spec(parent: SandboxSpec, name: str, request: Branching, principal: Princip
     return replace(made, key_id=principal.key_id)
 
 
-async def _one(
-    gateway: Gateway, principal: Principal, spec: SandboxSpec, request: Branching, point: str, dump: Dump
-) -> tuple[Record, list[Lost]]:
+async def _one(gateway: Gateway, principal: Principal, spec: SandboxSpec, request: Branching, point: str) -> Record:
     new = NewSandbox(
         spec,
         fingerprint=request.fingerprint,
@@ -95,29 +92,35 @@ async def _one(
         wait=True,
         branch_point=point,
     )
-    record = await create(gateway, principal, new)
+    return await create(gateway, principal, new)
+
+
+async def _restored(gateway: Gateway, creation: asyncio.Task[Record], dump: Dump) -> tuple[Record, list[Lost]]:
+    """The branch with its shells. The creation goes on if this is cancelled."""
+    record = await asyncio.shield(creation)
     return record, await shell_states.restore(gateway, record, dump.data) if dump.data else []
 
 
-async def _all(gateway: Gateway, creations: list[Coroutine[Any, Any, T]], specs: list[SandboxSpec]) -> list[T]:
-    """The results, or the first error; what was created is then deleted, behind the answer."""
-    tasks = [asyncio.create_task(creation) for creation in creations]
+async def _all(
+    gateway: Gateway, creates: list[Coroutine[Any, Any, Record]], specs: list[SandboxSpec], dump: Dump
+) -> list[tuple[Record, list[Lost]]]:
+    """The results, or the first error; what was created, or still is, is then deleted behind the answer."""
+    creations = [asyncio.create_task(one) for one in creates]
+    tasks = [asyncio.create_task(_restored(gateway, creation, dump)) for creation in creations]
     try:
         return await asyncio.gather(*tasks)
     except BaseException:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        gateway.background.start(_delete(gateway, specs), f"deletion of the branches of {specs[0].parent}")
+        gateway.background.start(_delete(gateway, specs, creations), f"deletion of the branches of {specs[0].parent}")
         raise
 
 
-async def _delete(gateway: Gateway, specs: list[SandboxSpec]) -> None:
-    """Delete the branches that were created, or still are."""
+async def _delete(gateway: Gateway, specs: list[SandboxSpec], creations: list[asyncio.Task[Record]]) -> None:
+    """Delete the branches, once none is being created any more: one without a record yet would not be found."""
     cause = Cause("deleted", "caller", "another branch of the same request could not be created")
-    creating = [task for made, task in gateway.creations.items() if made in {(spec.sandbox_id, spec.incarnation) for spec in specs}]
-    if creating:
-        await asyncio.wait(creating)
+    await asyncio.gather(*creations, return_exceptions=True)
     for spec in specs:
         entry = await gateway.store.delete(spec.sandbox_id, cause, owner=spec.owner, incarnation=spec.incarnation)
         if isinstance(entry, Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -109,6 +110,44 @@ async def test_branches_count_for_the_quota_and_none_is_left_if_one_is_refused(c
     assert await _ids(call) == {where.rpartition("/")[2], *(f"b{n}" for n in range(MOST - 1))}
     await call("POST", "/sandboxes/b0/exec", json={"command": "echo b0 > /tmp/f", "wait": True})
     assert await _sh(call, "/sandboxes/b1", "cat /tmp/f || echo none") == "none\n"
+
+
+async def test_a_refused_request_leaves_no_branch_in_its_group(call: Checked) -> None:
+    """Some of its branches are still being counted, and have no record yet, when another one is refused."""
+    where = await _create(call, group="race")
+    parent = where.rpartition("/")[2]
+    for number in range(6):
+        refused = await call("POST", f"{where}/branch", json={"count": MOST})
+        assert (refused.status_code, refused.json()["code"]) == (429, "quota_exceeded")
+        names = [f"r{number}-{one}" for one in range(MOST - 1)]
+
+        async def has_room(names: list[str] = names) -> bool:
+            return (await call("POST", f"{where}/branch", json={"sandbox_ids": names})).status_code == 201
+
+        await until_async(has_room, deadline_s=60, what="the places of those that were refused")
+        assert await _ids(call) == {parent, *names}, "only those of the second request"
+        for name in names:
+            await call("DELETE", f"/sandboxes/{name}")
+
+
+async def test_places_of_branches_are_free_soon_after_the_node_was_killed(call: Checked, stack: Stack) -> None:
+    """Killed amid the creation of further branches; what is on disk goes on counting."""
+    where, kept = await _create(call), await _create(call)
+    assert (await call("POST", f"{kept}/pause", json={"to_disk": True})).status_code == 200
+    assert (await call("POST", f"{where}/branch", json={"sandbox_ids": ["k0"]})).status_code == 201
+    branching = asyncio.ensure_future(call("POST", f"{where}/branch", json={"count": 2}))
+    await asyncio.sleep(0.1)
+    stack.wait_restarted("node", stack.kill_process("node"))
+    began, made = time.monotonic(), 0
+    assert (await branching).status_code in (201, 503)
+    while made < MOST - 1:
+        answer = await call("POST", "/sandboxes", json={"image": "host", "wait": True, "cpu": 1, "memory": "128Mi"})
+        made += answer.status_code == 200
+        assert answer.status_code in (200, 429, 503), answer.text
+        assert time.monotonic() < began + 45, "much longer than the controller's next look"
+        await asyncio.sleep(0 if answer.status_code == 200 else 0.2)
+    over = await call("POST", "/sandboxes", json={"image": "host", "wait": True, "cpu": 1, "memory": "128Mi"})
+    assert over.json()["code"] == "quota_exceeded"
 
 
 async def test_the_same_request_again_answers_with_the_same_branches(call: Checked) -> None:
