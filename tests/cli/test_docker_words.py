@@ -52,6 +52,8 @@ def refusal(typed: str) -> UsageError:
         ("exec --privileged sb ls", "ordinary container"),
         ("run --cap-add SYS_ADMIN host ls", "ordinary container"),
         ("run --pull sometimes host ls", "always, missing, never"),
+        ("commit -c CMD sb x", "run has -e, -w and -u"),
+        ("commit --no-pause sb x", "of one instant"),
         ("load -i x.tar", "image import FILE NAME"),
         ("logs -t sb", "without times"),
         ("login r.example.com", "skopeo login"),

@@ -32,6 +32,16 @@ def holdfast(stack: Any) -> Run:
     return run
 
 
+def docker(stack: Any, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """``holdfast-docker``."""
+    program = Path(sys.executable).parent / "holdfast-docker"
+    done = subprocess.run(
+        [program, *words], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, env=stack.environment(), check=False
+    )
+    assert done.returncode == status, done
+    return done
+
+
 @pytest.fixture
 def box(holdfast: Run) -> Iterator[str]:
     name = holdfast("create", "-m", "512m", "host").stdout.strip()
@@ -85,3 +95,20 @@ def test_pause_and_unpause(holdfast: Run, box: str) -> None:
     assert json.loads(holdfast("pause", "--to-disk", "--json", box).stdout)[0]["sandbox"]["paused"] == "disk"
     assert "there is no sandbox" in holdfast("resume", box, "no-such-one", status=125).stderr
     holdfast("exec", box, "true")
+
+
+def test_dockers_words_print_what_docker_prints(stack: Any, box: str) -> None:
+    docker(stack, "exec", box, "sh", "-c", "echo work > /tmp/f")
+    digest = docker(stack, "commit", "-a", "me", "--message=some work", box, "cli/docker:1").stdout
+    assert digest.startswith("sha256:")
+    assert digest == docker(stack, "container", "commit", box).stdout, "the same content"
+    assert docker(stack, "run", "--rm", "-m", "512m", digest.strip(), "cat", "/tmp/f").stdout == "work\n"
+    assert docker(stack, "tag", "cli/docker:1", "cli/docker:2").stdout == ""
+    assert {"cli/docker:1", "cli/docker:2"} <= set(docker(stack, "images", "-q").stdout.split())
+    assert docker(stack, "pause", box).stdout == f"{box}\n"
+    assert json.loads(docker(stack, "inspect", box).stdout)[0]["State"]["Status"] == "paused"
+    assert docker(stack, "container", "unpause", box).stdout == f"{box}\n"
+    assert json.loads(docker(stack, "inspect", box).stdout)[0]["State"]["Paused"] is False
+    for words in (("commit", "no-such-one"), ("pause", "no-such-one"), ("unpause", "no-such-one"), ("tag", "no/such:one", "x/y")):
+        assert docker(stack, *words, status=1).stderr, words
+    docker(stack, "rmi", "cli/docker:1", "cli/docker:2", digest.strip())

@@ -221,6 +221,7 @@ format (version 2), `lines` are JSON lines as they are stored, `messages` are ch
     Command(
         "snapshot", "store the files of a sandbox as an image of your own", "snapshots:snapshot", "SANDBOX NAME?",
         Option("-a --author", _NO_EFFECT, "TEXT"), Option("-m --message", _NO_EFFECT, "TEXT"), Option("-p --pause", _NO_EFFECT),
+        Option("--docker", "print the digest, as docker does"),
         more="""
 The sandbox is stopped for the copy and continues. Without NAME the image is named by its digest, which is printed. holdfast run NAME
 creates sandboxes from it. `commit` is the same.
@@ -266,7 +267,9 @@ printed.
         "image import", "import an OCI layout, a docker or OCI archive, or a root directory", "images:import_", "PATH NAME", _SHARED,
         more="PATH is a directory, or an archive as docker save or export write it, or - for standard input.",
     ),
-    Command("image tag", "give an image a further name", "images:tag", "NAME TAG", _SHARED),
+    Command(
+        "image tag", "give an image a further name", "images:tag", "NAME TAG", _SHARED, Option("--docker", "print nothing, as docker does"),
+    ),
     Command(
         "image save", "write an image as an OCI archive", "images:save", "NAME",
         Option("-o --output", "the file to write (default: standard output)", "FILE"),

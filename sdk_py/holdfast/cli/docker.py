@@ -21,7 +21,27 @@ COMMANDS = frozenset(
 )  # fmt: skip
 """Docker's commands that are answered. ``holdfast`` has each of them, under the same name or another."""
 _GROUPS = {
-    "container": frozenset(["run", "create", "exec", "cp", "stop", "kill", "rm", "inspect", "ls", "list", "ps", "logs", "stats", "top"]),
+    "container": frozenset(
+        [
+            "run",
+            "create",
+            "exec",
+            "cp",
+            "stop",
+            "kill",
+            "rm",
+            "inspect",
+            "ls",
+            "list",
+            "ps",
+            "logs",
+            "stats",
+            "top",
+            "commit",
+            "pause",
+            "unpause",
+        ]
+    ),
     "image": frozenset(["inspect", "ls", "list", "pull", "rm", "remove", "tag", "load", "save", "import"]),
 }
 _REFUSED = {
@@ -57,6 +77,8 @@ def translated(words: list[str]) -> list[str]:
     if group in _GROUPS and rest and rest[0] in _GROUPS[group]:
         name, rest = rest[0], rest[1:]
         if group == "image":
+            if name == "tag":
+                rest = ["--docker", *rest]
             return ["image", {"ls": "list", "remove": "rm", "load": "import"}.get(name, name), *rest]
     elif group in COMMANDS:
         name = group
@@ -65,9 +87,11 @@ def translated(words: list[str]) -> list[str]:
     match name:
         case "run" | "create":
             rest = _with_network(rest)
-        case "version" | "info" | "inspect" | "ps" | "ls" | "list":
+        case "version" | "info" | "inspect" | "ps" | "ls" | "list" | "commit":
             rest = ["--docker", *rest]
-        case "pull" | "load" | "save" | "import" | "tag":
+        case "tag":
+            return ["image", "tag", "--docker", *rest]
+        case "pull" | "load" | "save" | "import":
             return ["image", "import" if name == "load" else name, *rest]
         case "rmi":
             return ["image", "rm", *rest]

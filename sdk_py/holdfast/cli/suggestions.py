@@ -60,6 +60,10 @@ _IMPORT = "holdfast image import FILE NAME; FILE may be - for standard input"
 OF_COMMANDS = {
     ("image import", "-i"): _IMPORT,
     ("image import", "--input"): _IMPORT,
+    **dict.fromkeys(
+        [("snapshot", "-c"), ("snapshot", "--change")], "the image keeps its settings; run has -e, -w and -u, and takes a command"
+    ),
+    ("snapshot", "--no-pause"): "a snapshot is of one instant: the sandbox stands still while its files are copied",
     ("logs", "-t"): "output is kept as it was written, without times",
     ("logs", "--timestamps"): "output is kept as it was written, without times",
     ("logs", "--since"): "-n LINES shows the last lines",

@@ -82,7 +82,9 @@ def pull(arguments: Arguments) -> None:
 
 def tag(arguments: Arguments) -> None:
     with SandboxClient() as client:
-        _show(client.images.tag(arguments.name, arguments.tag, shared=arguments.shared), arguments.json)
+        image = client.images.tag(arguments.name, arguments.tag, shared=arguments.shared)
+    if not arguments.docker or arguments.json:
+        _show(image, arguments.json)
 
 
 def save(arguments: Arguments) -> None:

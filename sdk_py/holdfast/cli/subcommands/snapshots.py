@@ -21,7 +21,7 @@ def snapshot(arguments: Arguments) -> None:
     if arguments.json:
         print_json(dataclasses.asdict(image))
     else:
-        print_line(image.name)
+        print_line(image.digest if arguments.docker else image.name)
 
 
 def branch(arguments: Arguments) -> None:
