@@ -132,6 +132,34 @@ async def test_an_exported_snapshot_is_the_same_elsewhere(tmp_path: Path, client
         await client.call("image_export", name="nothing", path=str(tmp_path / "nothing.tar"))
 
 
+async def test_files_larger_than_any_disk(tmp_path: Path, client: NodeClient) -> None:
+    """Their holes are neither read nor stored; an export, which would write them out, is refused before it begins."""
+    await client.call("image_import", path=str(oci_layout(tmp_path / "layout", [BASE, TOP], CONFIG)), name="base")
+    box = await client.create("parent", image="base", disk=256 << 20)
+    script = (
+        "import os\n"
+        "with open('/data/huge', 'wb') as file:\n"
+        "    file.write(b'begin'); os.truncate('/data/huge', 8 << 40); file.seek(5 << 40); file.write(b'end')\n"
+    )
+    await ask(box["endpoint"], "python", script=script)
+    first, again = [await _snapshot(client, "parent", name) for name in ("huge", "huge:2")]
+    assert first["digest"] == again["digest"]
+    await ask(box["endpoint"], "python", script="with open('/data/huge', 'r+b') as file: file.seek(3 << 40); file.write(b'x')")
+    assert (await _snapshot(client, "parent"))["digest"] != first["digest"]
+    other = await client.create("other", image="huge", disk=256 << 20)
+    show = "f = open('/data/huge', 'rb'); a = f.read(5); f.seek(5 << 40); result = [a.decode(), f.read(3).decode(), f.seek(0, 2)]"
+    assert await ask(other["endpoint"], "python", script=show) == ["begin", "end", 8 << 40]
+    with pytest.raises(RefusedError, match="no_space"):
+        await client.call("image_export", name="huge", path=str(tmp_path / "huge.tar"))
+    assert not (tmp_path / "huge.tar").exists()
+    await ask(box["endpoint"], "python", script="import os; os.truncate('/data/huge', 4 << 20)")
+    await _snapshot(client, "parent", "small")
+    await client.call("image_export", name="small", path=str(tmp_path / "small.tar"))
+    await client.call("image_import", path=str(tmp_path / "small.tar"), name="back")
+    back = await client.create("back", image="back")
+    assert await ask(back["endpoint"], "python", script="import os; result = os.path.getsize('/data/huge')") == 4 << 20
+
+
 async def test_the_same_content_is_stored_once(client: NodeClient) -> None:
     parent = await client.create("parent")
     await _sh(parent, "mkdir /data && echo x > /data/f && rm /etc/services")

@@ -60,6 +60,22 @@ def write_archive(file: IO[bytes], layers: Sequence[str], config: Mapping[str, A
         _put(archive, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
 
 
+def largest_bytes(layers: Sequence[str]) -> int:
+    """How much room an archive takes while it is written: holes are written out, and a layer exists twice. Raises OSError."""
+    sizes = [_archived_bytes(layer) for layer in layers]
+    return sum(sizes) + max(sizes, default=0)
+
+
+def _archived_bytes(layer: str) -> int:
+    total, seen = 0, set[int]()
+    with contextlib.closing(walk(os.open(layer, DIRECTORY))) as entries:
+        for entry in entries:
+            if stat.S_ISREG(entry.state.st_mode) and entry.state.st_ino not in seen:
+                seen.add(entry.state.st_ino)
+                total += entry.state.st_size
+    return total
+
+
 def write_layer(directory: str, content: IO[bytes], ids: IdMap | None) -> str:
     """Write a layer's directory as an archive; returns the SHA-256 of the archive. Raises OSError."""
     hashed = _Hashed(content)

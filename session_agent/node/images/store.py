@@ -44,6 +44,8 @@ _PULLS_OF_OWNER = 3
 _IMPORTS = 4
 """Most images that are unpacked at a time; further ones wait."""
 _REMEMBERED_PULLS = 100
+_EXPORTED = 0.75
+"""How much of the free room an archive may take."""
 _HELD = "~"
 """The first character of the names of images that only a paused sandbox has: no image's name may begin with it."""
 _MOST_LAYERS = MAX_LAYERS - len(skeleton.LAYERS) - 1
@@ -294,6 +296,12 @@ class ImageStore:
             "User": record.user,
             "Entrypoint": record.entrypoint,
         }
+        needed, status = export.largest_bytes(layers), os.statvfs(os.path.dirname(path))
+        if needed > status.f_bavail * status.f_frsize * _EXPORTED:
+            message = f"the archive of {record.name} needs {needed >> 20} MiB while it is written, and so much is not free"
+            raise HoldfastError(
+                "no_space", message, hint="files with holes are written out: remove large ones, or copy files with `holdfast cp`"
+            )
         with open(path, "xb") as file:
             try:
                 export.write_archive(file, layers, config, record.name, record.created, self._ids)

@@ -14,9 +14,10 @@ import os
 import stat
 import struct
 from dataclasses import dataclass, field
+from io import FileIO
 
 from session_agent.node.images.layers import NOBODY
-from session_agent.node.kernel.file_data import copy_data
+from session_agent.node.kernel.file_data import copy_data, data_blocks
 from session_agent.node.kernel.namespaces import IdMap
 from session_agent.node.kernel.rootfs import NAME_FILES
 from session_agent.trees import DIRECTORY, Cursor, Entry, walk
@@ -190,6 +191,17 @@ def content_digest(directory: str) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
+def _content(file: FileIO, state: os.stat_result) -> bytes:
+    """A digest of a file's content. Of a file with holes only what is no hole is read: it may be larger than any disk."""
+    if state.st_blocks * 512 >= state.st_size:
+        return hashlib.file_digest(file, "sha256").digest()
+    digest = hashlib.sha256(f"sparse {state.st_size}".encode())
+    for place, block in data_blocks(file.fileno(), state.st_size):
+        digest.update(b"%d:%d:" % (place, len(block)))
+        digest.update(block)
+    return digest.digest()
+
+
 def _add(digest: hashlib._Hash, entry: Entry, linked: dict[int, int]) -> None:
     state, name = entry.state, entry.path[-1] if entry.path else ""
     link, values, content = "", list[tuple[str, bytes]](), b""
@@ -200,7 +212,7 @@ def _add(digest: hashlib._Hash, entry: Entry, linked: dict[int, int]) -> None:
     elif stat.S_ISREG(state.st_mode):
         with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=entry.parent), "rb", buffering=0) as file:
             values = [(key, os.getxattr(file.fileno(), key)) for key in sorted(os.listxattr(file.fileno()))]
-            content = hashlib.file_digest(file, "sha256").digest()
+            content = _content(file, state)
     same = linked.setdefault(state.st_ino, len(linked)) if state.st_nlink > 1 and not entry.is_directory else None
     row = (len(entry.path), name, state.st_mode, state.st_uid, state.st_gid, state.st_mtime_ns, same, link, values, content)
     digest.update(repr(row).encode("utf-8", "surrogateescape") + b"\0")

@@ -1,7 +1,7 @@
 """Copying the content of one open file to another, with as little work as the file system permits.
 
 Owns the choice between sharing the blocks (a reflink) and copying the data, and that holes stay holes. Blocks. Called by disks.py for the
-file behind a disk, and by images/upper.py for the files of a layer.
+file behind a disk, and by images/upper.py for the files of a layer and their digest.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections.abc import Iterator
 
 _FICLONE = 0x40049409
 _CHUNK = 1 << 20
+_BLOCK = 1 << 16
 
 
 def copy_data(source: int, target: int, size: int) -> int:
@@ -41,6 +43,24 @@ def copy_data(source: int, target: int, size: int) -> int:
         data += end - start
         _copy_range(source, target, start, end)
     return data
+
+
+def data_blocks(source: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """The blocks of a file that are not all zeros, each with its place, whether the others are holes or not. Holes are not read."""
+    done = 0
+    while done < size:
+        try:
+            data = os.lseek(source, done, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return
+            raise
+        begin, hole = data - data % _BLOCK, os.lseek(source, data, os.SEEK_HOLE)
+        done = min(size, -(-hole // _BLOCK) * _BLOCK)
+        for place in range(begin, done, _BLOCK):
+            block = os.pread(source, min(_BLOCK, size - place), place)
+            if block.count(0) != len(block):
+                yield place, block
 
 
 def _copy_range(source: int, target: int, start: int, end: int) -> None:
