@@ -18,6 +18,7 @@ from holdfast import AsyncSandbox, AsyncSandboxClient
 from holdfast_server.embed import EmbeddedStack, running_stack
 
 from tests.bench import (
+    beside_page,
     branches,
     bundle,
     command_line,
@@ -59,6 +60,7 @@ _ALL = (
     "P16",
     "P18",
     "PC",
+    "PE",
 )
 _IDLE_SESSIONS = 1000
 
@@ -132,6 +134,9 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
                         take(figure)
             if "P16" in wanted:
                 take(await throughput.p16(environment))
+            if "PE" in wanted:
+                for figure in await beside_page.figures(client, sandbox, shell, stack.url, stack.key):
+                    take(figure)
             if "P12" in wanted:
                 async with _idle_sandboxes(client) as idle_sandboxes:
                     half = _IDLE_SESSIONS // 2
@@ -147,7 +152,7 @@ async def measure(stack: EmbeddedStack, wanted: set[str], count: int) -> list[fi
 
 
 def _asked(figure: figures.Figure) -> str:
-    """The name that selects a figure: P1, P3, P7, P9, P11, P13 and P18 are several figures."""
+    """The name that selects a figure: P1, P3, P7, P9, P11, P13, P18 and PE are several figures."""
     name = figure.id.upper()
     return name if name in _ALL else name[:-1]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import figures, growth, page
+from tests.bench import beside_page, figures, growth, page
 from tests.bench.__main__ import main
 from tests.bench.curves import curve
 from tests.bench.latency import Samples, joined
@@ -53,6 +53,15 @@ async def test_growth_is_measured_correctly_despite_disturbed_rounds(exponent: f
     assert figure.ratio == pytest.approx(10**exponent)
     assert figure.floor is not None
     assert figure.value / figure.floor == pytest.approx(figure.ratio)
+
+
+@pytest.mark.parametrize(("slower", "ok"), [(1.0, True), (0.8, True), (1.02, True), (1.3, False)])
+def test_pairs_are_judged_by_their_interval(slower: float, ok: bool) -> None:
+    alone = [1.0 + 0.1 * (n % 5) for n in range(20)]
+    beside = [slower * (1.0 + 0.1 * ((n + 2) % 5)) for n in range(20)]
+    figure = beside_page.judged("PE1", "x", beside, alone, "")
+    assert figure.ok is ok
+    assert figure.ratio == pytest.approx(slower)
 
 
 def test_samples_of_several_runs_are_joined() -> None:

@@ -26,8 +26,12 @@ from .usage import ports, usage
 
 _FLUSH_S: Final = 0.05
 """How long entries are collected before they are sent."""
-_FLUSH_CONTENT_S: Final = 0.25
-"""The same for a recording, which needs fewer messages rather than early ones."""
+_PAUSE_S: Final = 0.25
+_PAUSE_CONTENT_S: Final = 1.0
+"""From one message to the next, for a stream of events and for a recording, which needs fewer messages rather than early ones: where many
+commands run, messages would otherwise take longer than what is in them."""
+_EARLY_BYTES: Final = 256 * KIB
+"""With so much in the journal, which is limited, the next message follows after ``_FLUSH_S``."""
 _MARGIN_S: Final = 2.0
 """How much more than ``age_s`` is sent: clocks differ, and facts take a moment to arrive. So some come twice."""
 _BATCH_BYTES: Final = 32 * KIB
@@ -89,6 +93,9 @@ class _Activity(Handler):
             self._position, missing = journal.first - 1 if existed is None else journal.next - 1, age_s is not None
         self._unsent: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._flushed_at = float("-inf")
+        self._early_at = journal.noted_bytes + _EARLY_BYTES
+        """With so many bytes noted in the journal, the next message is early."""
         self._gone = False
         self._sizes: dict[str, tuple[int, int]] = {}
         self._ports: list[int] = []
@@ -103,8 +110,19 @@ class _Activity(Handler):
 
     def wake(self) -> None:
         """There are new entries."""
-        if self._timer is None and not self._gone:
-            self._timer = self._context.loop.call_later(_FLUSH_CONTENT_S if self._content else _FLUSH_S, self.flush)
+        early = self._journal.noted_bytes > self._early_at
+        if self._gone or (self._timer is not None and not early):
+            return
+        at = self._context.loop.time() + _FLUSH_S
+        if early:
+            self._early_at = self._journal.noted_bytes + _EARLY_BYTES
+        else:
+            at = max(at, self._flushed_at + (_PAUSE_CONTENT_S if self._content else _PAUSE_S))
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = self._context.loop.call_at(at, self.flush)
 
     def flush(self) -> None:
         """Send what there is room for."""
@@ -117,6 +135,8 @@ class _Activity(Handler):
                 batch = b"".join(self._packed())
                 if not batch:
                     return
+                self._flushed_at = self._context.loop.time()
+                self._early_at = self._journal.noted_bytes + _EARLY_BYTES
                 self._unsent = [batch[at : at + DATA_BYTES] for at in range(0, len(batch), DATA_BYTES)]
             room = channel.room()
             if room <= 0:

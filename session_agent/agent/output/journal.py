@@ -48,6 +48,8 @@ class Journal:
         """Called when there is a new entry."""
         self.taken = 0
         """The latest position that a reader has read: what came after it may still grow."""
+        self.noted_bytes = 0
+        """Memory of all entries since the beginning, those that were dropped included."""
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
         self._open: dict[str, tuple[int, Entry]] = {}
@@ -170,6 +172,7 @@ class Journal:
 
     def _grow(self, more_bytes: int) -> None:
         self._held_bytes += more_bytes
+        self.noted_bytes += more_bytes
         while self._held_bytes > self._limit_bytes and len(self.entries) > 1:
             size, entry = self.entries.popleft()
             self._held_bytes -= size

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from typing import Any
 
 import msgpack
-from holdfast_wire.frames import Closed, Opened
+from holdfast_wire.frames import Closed, Opened, Output
 from holdfast_wire.limits import JOURNAL_COMMAND_BYTES
 
 from session_agent.agent.commands import activity
@@ -163,3 +164,25 @@ async def _ended_journal(made: Client, channel: ProcessChannel) -> None:
 
     channel.handler.close(False)
     await until_async(lambda: made.context.records.journal is None, deadline_s=60.0, what="the end of the journal")
+
+
+def reports(channel: ProcessChannel) -> int:
+    """How many messages have come."""
+    return sum(isinstance(fact, Output) for fact in channel.facts)
+
+
+async def test_commands_without_a_pause_share_messages(monkeypatch: Any) -> None:
+    monkeypatch.setattr(activity, "_PAUSE_CONTENT_S", 60.0)
+    async with client() as made:
+        channel = made.open("activity", {"content": True})
+        await made.execute("true", id="first")
+        await until_ended(channel, "first")
+        before = reports(channel)
+        for number in range(20):
+            await made.execute("true", id=f"c{number}")
+        await asyncio.sleep(3 * activity._FLUSH_S)
+        assert reports(channel) == before, "the first message was less than a minute ago"
+        await made.execute("head", "-c", str(activity._EARLY_BYTES + 1000), "/dev/zero", id="large")
+        await made.execute("true", id="after")
+        await channel.until(lambda: of(channel, "output"))
+        assert [one["id"] for one in of(channel, "command_ended")][:21] == ["first", *[f"c{number}" for number in range(20)]]
