@@ -16,6 +16,7 @@ SLOW = (
     "e2b/",
     "e2e/test_concurrent",
     "e2e/test_demo",
+    "e2e/test_event_kinds",
     "e2e/test_idle",
     "e2e/test_isolation",
     "e2e/test_large_arguments",
