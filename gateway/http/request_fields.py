@@ -9,7 +9,7 @@ import asyncio
 import math
 import re
 from base64 import b64decode
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import orjson
@@ -18,10 +18,9 @@ from holdfast_wire.limits import DECODE_ITEMS, PARAMS_ITEMS, PATH_BYTES
 from starlette.requests import Request
 
 from gateway.memory_reservation import reserve_memory
-from gateway.model.labels import RESERVED_LABEL
+from gateway.model.labels import MOST_LABELS, RESERVED_LABEL
 
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,98}[A-Za-z0-9])?")
-_LABELS = 64
 _LABEL_BYTES = 1024
 _ENV_BYTES = 128 * 1024
 _BODY_COPIES = 2
@@ -102,6 +101,10 @@ class Fields:
         """The fields among ``names`` that the request has."""
         return {name: self._values[name] for name in names if self._values.get(name) is not None}
 
+    def unknown(self, names: Collection[str]) -> list[str]:
+        """The names of fields that are not among ``names``."""
+        return [name for name in self._values if name not in names]
+
     def text(self, name: str, default: str | None = None, *, most: int = 4096) -> str | None:
         value = self._values.get(name)
         if value is None:
@@ -140,6 +143,12 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value <= most:
             raise _wrong(name, f"a number of seconds above 0 and up to {most:.0f} ({most / 86400:g} days)")
         return float(value)
+
+    def limit_s(self, name: str) -> float | None:
+        """A time above 0; 0 where the field is null, which removes a limit; None if the request does not have it."""
+        if name in self._values and self._values[name] is None:
+            return 0.0
+        return self.seconds(name)
 
     def integer(self, name: str, default: int, *, least: int, most: int) -> int:
         value = _whole(self._values.get(name, default))
@@ -194,13 +203,19 @@ class Fields:
         return dict(value)
 
     def labels(self) -> dict[str, str]:
+        return {name: text for name, text in self.changed_labels(may_remove=False).items() if text is not None}
+
+    def changed_labels(self, *, may_remove: bool = True) -> dict[str, str | None]:
+        """Labels by name; ``may_remove``: None stands for one to be removed."""
         value = self._values.get("labels")
         if value is None:
             return {}
-        if not isinstance(value, dict) or len(value) > _LABELS:
-            raise _wrong("labels", f"a map of at most {_LABELS} strings{f', not {len(value)}' if isinstance(value, dict) else ''}")
+        if not isinstance(value, dict) or len(value) > MOST_LABELS:
+            raise _wrong("labels", f"a map of at most {MOST_LABELS} strings{f', not {len(value)}' if isinstance(value, dict) else ''}")
         for key, text in value.items():
             check_label(key)
+            if text is None and may_remove:
+                continue
             if not isinstance(text, str) or len(text) > _LABEL_BYTES or "\0" in text:
                 raise _wrong("labels", f"a map of strings without NUL, of at most {_LABEL_BYTES} characters")
             _encodable("labels", text)

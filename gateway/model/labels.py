@@ -8,3 +8,5 @@ POOL_LABEL = RESERVED_LABEL + "pool"
 KEY_LABEL = RESERVED_LABEL + "pool-key"
 SPEC_LABEL = RESERVED_LABEL + "spec"
 """A sandbox's specification, as the node of one machine stores it."""
+MOST_LABELS = 64
+"""Of one sandbox."""

@@ -6,6 +6,7 @@ are in ``placement.store``.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """What was requested; never changes during an incarnation."""
+    """What was requested. During an incarnation only labels, idle and heartbeat limit and egress may be changed."""
 
     sandbox_id: str
     """Unique in the service; its owner knows the sandbox by its ``name``."""
@@ -107,6 +108,13 @@ class Record:
     begun_at: float | None = None
     """When its creation began; None while that is queued."""
     paused: Paused = ""
+    state: str = field(default="", compare=False, repr=False)
+    """What ``version`` is computed from."""
+
+    @property
+    def version(self) -> str:
+        """Changes with everything that a request can change, and with the state; not with activity."""
+        return hashlib.sha1(self.state.encode(), usedforsecurity=False).hexdigest()
 
     def queued_s(self, now: float) -> float:
         """How long its creation waited in the queue, or has waited so far."""
@@ -130,6 +138,22 @@ class Record:
     @property
     def incarnation(self) -> str:
         return self.spec.incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a request changes of a sandbox; None leaves as it is."""
+
+    labels: dict[str, str | None] | None = None
+    """Labels to set, None to remove one. The others stay."""
+    lifetime_s: float | None = None
+    """From now on."""
+    longer_s: float | None = None
+    """In place of ``lifetime_s``: after its current end."""
+    idle_timeout_s: float | None = None
+    """0 removes the limit."""
+    heartbeat_timeout_s: float | None = None
+    """0 removes the limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,13 @@ Owns the loading of the ``.lua`` files and the translation of hashes into record
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any, Final, cast
 
+import orjson
+
 from gateway.model.documents import read_spec
-from gateway.model.records import Cause, Entry, Fault, Paused, PlannedEnd, Record, Tombstone
+from gateway.model.records import Cause, Entry, Fault, Paused, PlannedEnd, Record, SandboxSpec, Tombstone
 from gateway.settings import PlacementSettings
 
 from .errors import UnreadableError
@@ -17,6 +20,8 @@ from .redis_connection import Argument, RedisConnection, Script, load_script
 
 Arguments = list[Argument | None]
 """None is sent as ''."""
+_VERSIONED: Final = ("inc", "status", "labels", "life", "idle", "hb", "egress", "paused", "leaving", "reason")
+"""What a version of a record depends on: ``version`` in ``common.lua`` has the same."""
 _MOMENTS: Final = ("created", "ready", "active", "ended", "life", "expires", "leaving")
 
 
@@ -82,7 +87,7 @@ def _record(fields: dict[str, str]) -> Record:
         why = Cause(fields["leaving_reason"], cast(Fault, fields["leaving_fault"]), fields["leaving_message"])
         announced = PlannedEnd(why, leaving)
     return Record(
-        spec=read_spec(fields["doc"], fields.get("egress", "")),
+        spec=_spec(fields),
         status=fields["status"],  # type: ignore[arg-type]
         created_at=created or 0.0,
         endpoint=fields.get("endpoint", ""),
@@ -95,7 +100,19 @@ def _record(fields: dict[str, str]) -> Record:
         leaving=announced,
         begun_at=as_moment(fields["begun"]) if "begun" in fields else created,
         paused=cast(Paused, fields.get("paused", "")),
+        state="\0".join([fields.get(name, "") for name in _VERSIONED]),
     )
+
+
+def _spec(fields: dict[str, str]) -> SandboxSpec:
+    """What was requested, with what was changed since."""
+    spec = read_spec(fields["doc"], fields.get("egress", ""))
+    if "changed" not in fields:
+        return spec
+    labels = orjson.loads(fields["labels"]) if "labels" in fields else spec.labels
+    if not isinstance(labels, dict):
+        raise ValueError("labels are not a map")
+    return replace(spec, labels=labels, idle_timeout_s=as_moment(fields["idle"]), heartbeat_timeout_s=as_moment(fields["hb"]))
 
 
 def as_tombstone(sandbox_id: str, answer: list[str]) -> Tombstone:

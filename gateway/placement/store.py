@@ -15,11 +15,27 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import replace
 from typing import Literal, cast
 
+import orjson
 from holdfast_wire.errors import HoldfastError
 
 from gateway.model.documents import write_egress, write_spec
+from gateway.model.labels import MOST_LABELS
 from gateway.model.options import Egress
-from gateway.model.records import Cause, Changes, Created, Entry, Expired, Page, Paused, PlannedEnd, Record, SandboxSpec, Status, Tombstone
+from gateway.model.records import (
+    Cause,
+    Change,
+    Changes,
+    Created,
+    Entry,
+    Expired,
+    Page,
+    Paused,
+    PlannedEnd,
+    Record,
+    SandboxSpec,
+    Status,
+    Tombstone,
+)
 from gateway.settings import PlacementSettings
 
 from . import keys
@@ -40,6 +56,8 @@ log = logging.getLogger("gateway.placement")
 Rebuilt = Literal["rebuilt", "known", "dead", "deleted", "complete"]
 """What ``rebuild`` did. It wrote nothing where a record exists (``known``), where this incarnation has ended (``dead``), or where no record
 is missing (``complete``). Where the owner has deleted the id meanwhile it left a tombstone (``deleted``)."""
+Updated = Literal["ok", "version", "labels"]
+"""What ``update`` did: what was requested, or nothing because the record has another version, or would have too many labels."""
 AskIdle = Callable[[Record], Awaitable[float | None]]
 """Asks a sandbox's agent for how many seconds it has been idle; see ``expire``."""
 
@@ -159,6 +177,17 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership, RedisRecordings,
         """Set the end to ``from_now_s`` seconds from now, or ``longer_s`` later than planned (no effect without a lifetime)."""
         arguments: Arguments = [sandbox_id, owner, maybe_ms(from_now_s), ms(longer_s), self._tombstone_ms]
         return await self._entry("lifetime", sandbox_id, _five(sandbox_id)[:3], arguments)
+
+    async def update(self, sandbox_id: str, owner: str, change: Change, version: str = "") -> tuple[Entry, Updated]:
+        """Change labels and limits, unless the record has another ``version``, or would have too many labels.
+
+        Nothing changes for another owner, nor for a sandbox that has failed.
+        """
+        labels = "" if change.labels is None else orjson.dumps(change.labels)
+        arguments: Arguments = [sandbox_id, owner, self._tombstone_ms, version, labels, maybe_ms(change.lifetime_s)]
+        arguments += [maybe_ms(one) for one in (change.longer_s, change.idle_timeout_s, change.heartbeat_timeout_s)]
+        outcome, fields, updated = await self._run("update", _five(sandbox_id)[:3], [*arguments, MOST_LABELS])
+        return as_entry(sandbox_id, outcome, fields), cast(Updated, updated)
 
     async def mark_paused(self, sandbox_id: str, incarnation: str, paused: Paused) -> Entry:
         """Store whether a sandbox is paused. None of its limits runs out meanwhile. Nothing changes for another incarnation."""

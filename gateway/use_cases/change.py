@@ -1,4 +1,4 @@
-"""Change a running sandbox: its lifetime, its network access, its activity.
+"""Change a running sandbox: its labels and limits, its network access, its activity.
 
 Owns the order for the network: the runtime enforces it first, then the record is changed, so that a caller with an answer can rely on it.
 Safe to repeat. Called by faces.
@@ -6,13 +6,14 @@ Safe to repeat. Called by faces.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 from holdfast_wire.errors import HoldfastError
 
 from gateway.identity.principal import Principal
+from gateway.model.labels import MOST_LABELS
 from gateway.model.options import Egress
-from gateway.model.records import Entry, Record
+from gateway.model.records import Change, Entry, Record
 from gateway.runtimes.base import EgressChanges
 
 from .service import Gateway, live, reachable
@@ -29,6 +30,38 @@ async def lifetime(gateway: Gateway, principal: Principal, name: str, from_now_s
     if record.status == "failed":
         reachable(record)  # raises the reason
     return record
+
+
+async def update(gateway: Gateway, principal: Principal, name: str, change: Change, versions: Sequence[str] | None = None) -> Record:
+    """Change labels and limits in one step; returns the changed record.
+
+    ``versions``: of which the record must have one; raises ``precondition_failed`` otherwise. Raises ``invalid_argument`` for too many
+    labels.
+    """
+    owner, outcome = principal.owner, "ok"
+    before = live(await gateway.owned(owner, name, gateway.store.get))
+    if before.status == "failed":
+        reachable(before)  # raises the reason
+    if versions is not None and before.version not in versions:
+        raise _other_version()
+
+    async def step(sandbox_id: str) -> Entry:
+        nonlocal outcome
+        entry, outcome = await gateway.store.update(sandbox_id, owner, change, "" if versions is None else before.version)
+        return entry
+
+    record = live(await gateway.owned(owner, name, step))
+    if outcome == "version":
+        raise _other_version()
+    if outcome == "labels":
+        raise HoldfastError("invalid_argument", f"a sandbox has at most {MOST_LABELS} labels", hint="remove some: set them to null")
+    if record.status == "failed":
+        reachable(record)
+    return record
+
+
+def _other_version() -> HoldfastError:
+    return HoldfastError("precondition_failed", "the sandbox has changed since the version that If-Match names")
 
 
 async def network(gateway: Gateway, principal: Principal, name: str, egress: Egress) -> Record:

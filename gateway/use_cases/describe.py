@@ -13,6 +13,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.identity.principal import Principal, Scope, space_of
 from gateway.identity.tenants import shared_scopes
 from gateway.model.records import Page, Record
+from gateway.model.selectors import Selector, selects
 from gateway.placement.errors import RebuildingError
 
 from .outcome import wait_until_settled
@@ -40,6 +41,16 @@ async def wait(gateway: Gateway, principal: Principal, name: str, timeout_s: flo
     return await wait_until_settled(gateway, principal.owner, name, timeout_s or gateway.settings.rest.ready_timeout_s)
 
 
+async def wait_or_look(gateway: Gateway, principal: Principal, name: str, timeout_s: float | None) -> Record:
+    """The record once it is ready or failed, or as it is when it is neither in time."""
+    try:
+        return await wait(gateway, principal, name, timeout_s)
+    except HoldfastError as error:
+        if error.code != "wait_timeout":
+            raise
+    return await describe(gateway, principal, name)
+
+
 async def all_owned(gateway: Gateway, principal: Principal, labels: Sequence[tuple[str, str]]) -> list[Record]:
     """All of the owner's records that have these labels, for a listing in another order than the store's. Raises ``request_too_large``."""
     found: list[Record] = []
@@ -54,12 +65,12 @@ async def all_owned(gateway: Gateway, principal: Principal, labels: Sequence[tup
     raise HoldfastError("request_too_large", f"there are more than {_MOST_ALL} sandboxes", hint=hint)
 
 
-async def list_owned(gateway: Gateway, principal: Principal, labels: Sequence[tuple[str, str]], cursor: str | None, limit: int) -> Page:
-    """At most ``limit`` of the owner's records that have all of these labels."""
+async def list_owned(gateway: Gateway, principal: Principal, labels: Selector, cursor: str | None, limit: int) -> Page:
+    """At most ``limit`` of the owner's records that these labels select."""
     return await _page(gateway, labels, cursor, limit, lambda at, most: gateway.store.list_owned(principal.owner, cursor=at, limit=most))
 
 
-async def list_others(gateway: Gateway, principal: Principal, labels: Sequence[tuple[str, str]], cursor: str | None, limit: int) -> Page:
+async def list_others(gateway: Gateway, principal: Principal, labels: Selector, cursor: str | None, limit: int) -> Page:
     """About ``limit`` records of everybody whom the key may look at: of all owners for an operator, of the members of its project where
     the project's setting permits it. Raises ``scope_missing`` for any other key."""
     if Scope.ADMIN in principal.scopes:
@@ -87,7 +98,7 @@ async def list_others(gateway: Gateway, principal: Principal, labels: Sequence[t
 
 
 async def _page(
-    gateway: Gateway, labels: Sequence[tuple[str, str]], cursor: str | None, limit: int, look: Callable[[str | None, int], Awaitable[Page]]
+    gateway: Gateway, labels: Selector, cursor: str | None, limit: int, look: Callable[[str | None, int], Awaitable[Page]]
 ) -> Page:
     """The records with these labels in some pages of ``look``, which takes a cursor and a limit."""
     if not await gateway.store.complete():
@@ -95,7 +106,7 @@ async def _page(
     found: list[Record] = []
     for _ in range(_PAGE_LOOKS):
         page = await look(cursor, limit - len(found))
-        found += [one for one in page.records if all(one.spec.labels.get(name) == value for name, value in labels)]
+        found += [one for one in page.records if selects(labels, one.spec.labels)]
         cursor = page.cursor
         if cursor is None or len(found) >= limit:
             break

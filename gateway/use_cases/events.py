@@ -17,6 +17,7 @@ from holdfast_wire.errors import HoldfastError
 from gateway.agents.activity_reports import FIELDS
 from gateway.identity.principal import Principal
 from gateway.model.records import Record, Tombstone
+from gateway.model.selectors import Selector, selects
 from gateway.placement.change_feed import Batch
 from gateway.placement.keys import SHARDS
 
@@ -41,7 +42,7 @@ class Filter:
     sandboxes: frozenset[str] = frozenset()
     """Names."""
     group: str = ""
-    labels: Sequence[tuple[str, str]] = ()
+    labels: Selector = ()
     kinds: frozenset[str] = frozenset()
     """The names of the events; "gap" always passes."""
 
@@ -52,7 +53,7 @@ class Filter:
         if isinstance(entry, Tombstone):
             return True
         spec = entry.spec
-        return self.group in ("", spec.group) and all(spec.labels.get(name) == value for name, value in self.labels)
+        return self.group in ("", spec.group) and selects(self.labels, spec.labels)
 
 
 @dataclass(frozen=True, slots=True)

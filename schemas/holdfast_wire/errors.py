@@ -95,6 +95,7 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("no_capacity", 503, 0, "ServiceUnavailableError", True, "infrastructure",
        "ask for less cpu and memory, delete sandboxes, or retry when some have ended"),
     _K("idempotency_conflict", 422, 0, "ConflictError", False, "caller", "use a new Idempotency-Key for a different request"),
+    _K("precondition_failed", 412, 0, "ConflictError", False, "caller", "read the document again, and send the change with its ETag"),
     _K("create_timeout", 504, 0, "SandboxNotReadyError", False, "infrastructure",
        "create with a longer ready_timeout_s; large images take long the first time"),
     _K("wait_timeout", 408, 0, "WaitTimeoutError", True, "caller", "repeat the request, or wait longer"),

@@ -95,7 +95,7 @@ class SandboxRecord:
     status_message: str = ""
     """Why it failed, or how long its creation has been queued, as text."""
     labels: dict[str, str] = field(default_factory=dict)
-    """The labels it was created with."""
+    """Its labels."""
     incarnation: str = ""
     """Distinguishes it from others that had the same id."""
     created_at: float = 0.0
@@ -132,6 +132,10 @@ class SandboxRecord:
     """Whose it is, in a list of other owners' sandboxes."""
     project: str | None = None
     """The project in which it was created, in such a list."""
+    idle_timeout_s: float | None = None
+    """After how many seconds without use it is deleted; None: it has no such limit."""
+    heartbeat_timeout_s: float | None = None
+    """After how many seconds without a heartbeat it is deleted; None: it has no such limit."""
 
     def to_map(self) -> dict[str, Any]:
         """The record as a JSON map."""

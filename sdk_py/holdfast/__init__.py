@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast._async.batch import AsyncBatch
     from holdfast._async.client import AsyncSandboxClient
     from holdfast._async.events import AsyncEvents
     from holdfast._async.files import AsyncFiles
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
         ShellLostError, SpawnError, UnsupportedError, UserNotFoundError, WaitTimeoutError, WorkingDirectoryError,
     )  # fmt: skip
     from holdfast._event_results import ActivityEvent, EventGap, PullEvent, SandboxEvent
-    from holdfast._file_results import FileEntry, FileEvent, FileMatch, PatchResult, TransferResult
+    from holdfast._file_results import FileEntry, FileEvent, FileLink, FileMatch, PatchResult, TransferResult
     from holdfast._history_results import PastCommand
     from holdfast._recording_results import RecordedCommand, RecordingInfo, commands_of
     from holdfast._requests import ClusterOptions
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         STDERR, STDOUT, Address, Cause, Chunk, CommandResult, GroupInfo, ImageInfo, ListeningPort, Lost, PauseResult, PreviewUrl,
         SandboxInfo, StreamCount,
     )  # fmt: skip
+    from holdfast._sync.batch import Batch
     from holdfast._sync.client import SandboxClient
     from holdfast._sync.events import Events
     from holdfast._sync.files import Files
@@ -63,13 +65,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
-    "STDERR", "STDOUT", "ActivityEvent", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncBranches",
+    "STDERR", "STDOUT", "ActivityEvent", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncBatch", "AsyncBranches",
     "AsyncCommandStream", "AsyncConnection", "AsyncEvents", "AsyncFiles", "AsyncGroup", "AsyncImages", "AsyncInteraction",
     "AsyncKeys", "AsyncLimits", "AsyncListener", "AsyncProcess", "AsyncProjects", "AsyncRecordings", "AsyncSandbox",
-    "AsyncSandboxClient", "AsyncShell", "AsyncTerminal", "AsyncTunnel", "AsyncWatch", "AuthenticationError", "Branches",
+    "AsyncSandboxClient", "AsyncShell", "AsyncTerminal", "AsyncTunnel", "AsyncWatch", "AuthenticationError", "Batch", "Branches",
     "CancelledRemotelyError", "Cause", "ChecksumError", "Chunk", "ClientClosedError", "ClusterOptions", "CommandFailedError",
     "CommandResult", "CommandStream", "ConfigurationError", "ConflictError", "Connection", "EventGap", "Events", "FileEntry",
-    "FileEvent", "FileMatch", "Files", "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError",
+    "FileEvent", "FileLink", "FileMatch", "Files", "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError",
     "ImagePullError", "Images", "InputClosedError", "Interaction", "InvalidArgumentError", "InvalidPathError", "KeyInfo",
     "Keys", "LimitInfo", "Limits", "Listener", "ListeningPort", "Lost", "NewKey", "NoSpaceError", "NotFoundError",
     "OutcomeUnknownError", "PastCommand", "PatchResult", "PauseResult", "PortUnreachableError", "PreviewUrl", "Process",
@@ -84,6 +86,7 @@ __all__ = [
 
 _ASYNC = {
     "AsyncAttachable": "attachable",
+    "AsyncBatch": "batch",
     "AsyncBranches": "snapshots",
     "AsyncCommandStream": "process",
     "AsyncConnection": "listener",
@@ -113,7 +116,7 @@ _ASYNC = {
 _HOMES = {
     **{name: f"holdfast._async.{module}" for name, module in _ASYNC.items()},
     **{name.removeprefix("Async"): f"holdfast._sync.{module}" for name, module in _ASYNC.items()},
-    **dict.fromkeys(("FileEntry", "FileEvent", "FileMatch", "PatchResult", "TransferResult"), "holdfast._file_results"),
+    **dict.fromkeys(("FileEntry", "FileEvent", "FileLink", "FileMatch", "PatchResult", "TransferResult"), "holdfast._file_results"),
     **dict.fromkeys(("ActivityEvent", "EventGap", "PullEvent", "SandboxEvent"), "holdfast._event_results"),
     **dict.fromkeys(("RecordedCommand", "RecordingInfo", "commands_of"), "holdfast._recording_results"),
     **dict.fromkeys(("KeyInfo", "LimitInfo", "NewKey", "ProjectInfo"), "holdfast._tenant_results"),

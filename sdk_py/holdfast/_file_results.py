@@ -6,7 +6,7 @@ Owns field names and units. The readers take maps from the agent, which code in 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from holdfast_wire.fast_dataclass import dataclass
 
@@ -149,5 +149,25 @@ def read_transfer(body: Mapping[str, Any], left_out: int = 0) -> TransferResult:
     return TransferResult(size, entries, skipped=skipped + left_out)
 
 
-for _public in (FileEntry, FileEvent, FileMatch, PatchResult, TransferResult):
+class FileLink(str):
+    """A signed address of a file, which any HTTP client can use, without a key."""
+
+    __slots__ = ("expires_at", "method")
+
+    method: str
+    """``GET`` to read the file, ``PUT`` to write it."""
+    expires_at: float
+    """When it stops to work, in seconds since the epoch."""
+
+    def __new__(cls, url: str, method: str, expires_at: float) -> Self:
+        made = super().__new__(cls, url)
+        made.method = method
+        made.expires_at = expires_at
+        return made
+
+    def __reduce__(self) -> tuple[type[FileLink], tuple[Any, ...]]:
+        return FileLink, (str(self), self.method, self.expires_at)
+
+
+for _public in (FileEntry, FileEvent, FileLink, FileMatch, PatchResult, TransferResult):
     _public.__module__ = "holdfast"  # where they are imported from

@@ -31,6 +31,7 @@ from holdfast._arguments import (
     time_limit,
     words_of,
 )
+from holdfast._changes import label_query
 from holdfast._errors import ArgumentsTooLongError, HoldfastError, RequestTooLargeError, typed
 
 Command = str | Sequence[str]
@@ -250,7 +251,7 @@ def events_query(
     """The query of ``GET /events``."""
     activity = activity or usage_s is not None or bool(files)
     query = [("sandbox", sandbox_id_of(id_)) for id_ in words_of([sandboxes] if isinstance(sandboxes, str) else sandboxes, "sandboxes")]
-    query += [("label", f"{name}={value}") for name, value in labels_of(labels).items()]
+    query += label_query(labels)
     query += [] if group is None else [("group", group_name_of(group))]
     query += [("kind", kind) for kind in words_of([kinds] if isinstance(kinds, str) else kinds, "kinds")]
     query += [("activity", "true")] if activity else []

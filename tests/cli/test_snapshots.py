@@ -112,3 +112,13 @@ def test_dockers_words_print_what_docker_prints(stack: Any, box: str) -> None:
     for words in (("commit", "no-such-one"), ("pause", "no-such-one"), ("unpause", "no-such-one"), ("tag", "no/such:one", "x/y")):
         assert docker(stack, *words, status=1).stderr, words
     docker(stack, "rmi", "cli/docker:1", "cli/docker:2", digest.strip())
+
+
+def test_update_changes_labels_and_limits(holdfast: Run, box: str) -> None:
+    assert holdfast("update", "-l", "run=7", "-l", "x=1", "--idle-timeout", "600", box).stdout.strip() == box
+    assert holdfast("ps", "-q", "-l", "run in (7,8)").stdout.strip() == box
+    assert holdfast("ps", "-q", "-l", "run", "-l", "!x").stdout == ""
+    record = json.loads(holdfast("container", "update", "--unlabel", "x", "--lifetime", "900", box, "--json").stdout)[0]
+    assert (record["labels"], record["idle_timeout_s"]) == ({"run": "7"}, 600)
+    assert "nothing is changed" in holdfast("update", box, status=2).stderr
+    assert "no-such" in holdfast("update", "--lifetime", "60", "no-such", box, status=125).stderr

@@ -18,11 +18,13 @@ from starlette.responses import Response, StreamingResponse
 
 from gateway.faces.table import parts
 from gateway.http.bounded_protocol import CONNECTION
-from gateway.http.request_fields import Fields, check_label
+from gateway.http.request_fields import Fields
 from gateway.identity.principal import Principal, Scope
 from gateway.use_cases import events
 from gateway.use_cases.events import Events, Filter
 from gateway.use_cases.followed import Activity
+
+from .sandboxes import selector_of
 
 _PULSE_S: Final = 15.0
 _RETRY_MS: Final = 1000
@@ -44,7 +46,7 @@ async def follow(request: Request) -> Response:
     kinds = frozenset(query.getlist("kind"))
     if unknown := kinds - events.KINDS:
         raise HoldfastError("invalid_argument", f"there are no events of kind {min(unknown)[:100]!r}")
-    labels = [_label(text) for text in query.getlist("label")]
+    labels = selector_of(request)
     wanted = Filter(frozenset(sandboxes), query.get("group") or "", labels, kinds)
     stream = events.follow(gateway, principal, wanted, last_id, _since(query.get("since")), _activity(request, principal))
     first = await anext(stream)
@@ -114,10 +116,3 @@ def _since(text: str | None) -> float | None:
     if not 0 <= seconds <= events.MOST_SINCE_S:
         raise HoldfastError("invalid_argument", f"since must be a number of seconds from 0 to {events.MOST_SINCE_S:g}")
     return seconds
-
-
-def _label(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise HoldfastError("invalid_argument", "label must be name=value")
-    return check_label(name), value

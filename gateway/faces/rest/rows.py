@@ -38,6 +38,7 @@ FACE = Face(
         Row("POST", "/sandboxes", CREATE, sandboxes.create),
         Row("GET", "/sandboxes", READ, sandboxes.list_owned),
         Row("GET", "/sandboxes/{sandbox_id}", READ, sandboxes.read),
+        Row("PATCH", "/sandboxes/{sandbox_id}", CREATE, sandboxes.update),
         Row("DELETE", "/sandboxes/{sandbox_id}", CREATE, sandboxes.delete),
         Row("PUT", "/sandboxes/{sandbox_id}/network", CREATE, sandboxes.network),
         Row("PUT", "/sandboxes/{sandbox_id}/lifetime", CREATE, sandboxes.lifetime),

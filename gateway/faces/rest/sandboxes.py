@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.rest import SandboxRecord, parse_bytes, parse_cpu
@@ -16,12 +17,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.faces.table import note, parts, program_of
+from gateway.http.conditions import document_response, wanted_versions
+from gateway.http.preferences import preference_of
 from gateway.http.request_fields import Fields, canonical, check_label, read_json
 from gateway.http.responses import json_response
 from gateway.identity.principal import Principal, member_of, project_of
 from gateway.model.names import id_of
 from gateway.model.option_fields import OPTION_FIELDS, egress_of, network_map, options_map, read_network, read_options
-from gateway.model.records import SANDBOX_NAME, PlannedEnd, Record, SandboxSpec
+from gateway.model.records import SANDBOX_NAME, Change, PlannedEnd, Record, SandboxSpec
+from gateway.model.selectors import Requirement, read_selector
 from gateway.placement.store import derived_id
 from gateway.recordings.files import recording_id
 from gateway.use_cases import change, describe, recordings
@@ -32,6 +36,7 @@ from gateway.use_cases.groups import group_name
 from gateway.use_cases.service import Gateway
 
 _KEY_CHARACTERS = 255
+_CHANGEABLE: Final = ("labels", "lifetime_s", "extend_s", "idle_timeout_s", "heartbeat_timeout_s")
 
 
 async def create(request: Request) -> Response:
@@ -39,8 +44,14 @@ async def create(request: Request) -> Response:
     gateway, principal = parts(request)
     new = new_sandbox(gateway, principal, await read_json(request, 1024 * 1024), idempotency_key(request, "Idempotency-Key"))
     note(request, sandbox=new.spec.name, image=new.spec.image)
+    prefers = preference_of(request)
+    if prefers is not None:  # in place of `wait`, for clients that know HTTP but not this API
+        new = replace(new, wait=prefers.waits and prefers.wait_s is None)
     record = await create_sandbox(gateway, principal, new)
-    return json_response(shown(gateway, record), headers={"Location": f"/sandboxes/{record.name}"})
+    if prefers is not None and prefers.wait_s:
+        record = await describe.wait_or_look(gateway, principal, record.name, prefers.wait_s)
+    headers = {"Location": f"/sandboxes/{record.name}"} | (prefers.headers if prefers is not None else {})
+    return document_response(request, shown(gateway, record), version=record.version, headers=headers)
 
 
 def new_sandbox(gateway: Gateway, principal: Principal, body: dict[str, Any], key: str | None) -> NewSandbox:
@@ -76,9 +87,17 @@ def idempotency_key(request: Request, header: str) -> str | None:
 
 
 async def read(request: Request) -> Response:
-    """``GET /sandboxes/{id}``: a failed sandbox answers with its cause; one that has ended is 410."""
+    """``GET /sandboxes/{id}``: a failed sandbox answers with its cause; one that has ended is 410.
+
+    With ``Prefer: wait=…`` it answers when the sandbox is ready or has failed, or with its state when the wait runs out.
+    """
     gateway, principal = parts(request)
-    return json_response(shown(gateway, await describe.describe(gateway, principal, request.path_params["sandbox_id"])))
+    name, prefers = request.path_params["sandbox_id"], preference_of(request)
+    if prefers is not None and prefers.waits:
+        record = await describe.wait_or_look(gateway, principal, name, prefers.wait_s)
+    else:
+        record = await describe.describe(gateway, principal, name)
+    return document_response(request, shown(gateway, record), version=record.version, headers=None if prefers is None else prefers.headers)
 
 
 async def wait(request: Request) -> Response:
@@ -93,19 +112,22 @@ async def list_owned(request: Request) -> Response:
     gateway, principal = parts(request)
     query = request.query_params
     limit = Fields(dict(query)).integer("limit", 100, least=1, most=1000)
-    wanted = []
-    for text in query.getlist("label"):
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise HoldfastError("invalid_argument", "label must be name=value")
-        wanted.append((check_label(name), value))
+    wanted = selector_of(request)
     owners = query.get("owners", "own")
     if owners not in ("own", "all"):
         raise HoldfastError("invalid_argument", f"owners must be own or all, not {owners[:40]!r}")
     look = describe.list_others if owners == "all" else describe.list_owned
     page = await look(gateway, principal, wanted, query.get("cursor") or None, limit)
     rows = [shown(gateway, record, owner=owners == "all") for record in page.records]
-    return json_response({"sandboxes": rows, "cursor": page.cursor})
+    return document_response(request, {"sandboxes": rows, "cursor": page.cursor})
+
+
+def selector_of(request: Request) -> list[Requirement]:
+    """The requirements of the parameters ``label``. Raises ``invalid_argument``."""
+    found = read_selector(request.query_params.getlist("label"))
+    for one in found:
+        check_label(one.name)
+    return found
 
 
 async def heartbeat(request: Request) -> Response:
@@ -136,6 +158,29 @@ async def network(request: Request) -> Response:
     gateway, principal = parts(request)
     egress = read_network(await read_json(request, 256 * 1024))
     return json_response(shown(gateway, await change.network(gateway, principal, request.path_params["sandbox_id"], egress)))
+
+
+async def update(request: Request) -> Response:
+    """``PATCH /sandboxes/{id}``: labels, ``lifetime_s`` or ``extend_s``, ``idle_timeout_s``, ``heartbeat_timeout_s``; null removes one.
+
+    What the body does not have stays. With ``If-Match`` nothing changes unless the sandbox has that version.
+    """
+    gateway, principal = parts(request)
+    fields = Fields(await read_json(request, 256 * 1024))
+    if unknown := fields.unknown(_CHANGEABLE):
+        raise HoldfastError("invalid_argument", f"{unknown[0][:100]!r} cannot be changed", hint=f"one of {', '.join(_CHANGEABLE)}")
+    changed = Change(
+        labels=None if fields.get("labels") is None else fields.changed_labels(),
+        lifetime_s=fields.seconds("lifetime_s"),
+        longer_s=fields.seconds("extend_s"),
+        idle_timeout_s=fields.limit_s("idle_timeout_s"),
+        heartbeat_timeout_s=fields.limit_s("heartbeat_timeout_s"),
+    )
+    if changed.lifetime_s is not None and changed.longer_s is not None:
+        raise HoldfastError("invalid_argument", "give lifetime_s, which counts from now, or extend_s, which is added to what is left")
+    note(request, changed=sorted(fields.given(_CHANGEABLE)))
+    record = await change.update(gateway, principal, request.path_params["sandbox_id"], changed, wanted_versions(request))
+    return document_response(request, shown(gateway, record), version=record.version)
 
 
 async def delete(request: Request) -> Response:
@@ -190,6 +235,8 @@ def shown(gateway: Gateway, record: Record, *, owner: bool = False) -> dict[str,
         recording=recording_id(spec.name, spec.incarnation) if spec.record else None,
         owner=member_of(spec.owner) if owner else None,
         project=(project_of(spec.owner) or None) if owner else None,
+        idle_timeout_s=spec.idle_timeout_s,
+        heartbeat_timeout_s=spec.heartbeat_timeout_s,
     ).to_map()
 
 

@@ -1,7 +1,7 @@
 -- Shared by every step; the loader puts it in front of each script. Only defines.
 -- A record's hash: doc owner inc fp status endpoint created ready ready_by life idle hb active beat ended reason fault message expires spare leaving leaving_reason
 -- leaving_fault leaving_message egress (JSON, once it was changed) request (what made it) begun ('' while its creation is queued)
--- paused (memory or disk) paused_at
+-- paused (memory or disk) paused_at  changed ('1' once labels or limits were changed) labels (JSON, once they were changed)
 -- (times and durations in milliseconds, '' or missing where there is none).
 
 local function now_ms()
@@ -112,6 +112,15 @@ local function end_record(key, tomb, due, owned, changes, id, record, reason, fa
     'by', by or '')
   redis.call('PEXPIRE', tomb, ttl)
   note_change(changes, id)
+end
+
+-- What tells two states of a record apart for a conditional change: `redis_steps` has the same.
+local function version(record)
+  local parts = {}
+  for at, name in ipairs({ 'inc', 'status', 'labels', 'life', 'idle', 'hb', 'egress', 'paused', 'leaving', 'reason' }) do
+    parts[at] = record[name] or ''
+  end
+  return redis.sha1hex(table.concat(parts, '\0'))
 end
 
 -- The answer of a step: the record, else the tombstone.

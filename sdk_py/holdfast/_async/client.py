@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 from warnings import warn
 from weakref import WeakSet
 
-from holdfast._arguments import bad, given, group_name_of, labels_of, name_of, new_id, position_of, sandbox_id_of, since_of, ttl_of
+from holdfast._arguments import bad, given, group_name_of, name_of, new_id, position_of, sandbox_id_of, since_of, ttl_of
 from holdfast._async.group import AsyncGroup
 from holdfast._async.images import AsyncImages
 from holdfast._async.recordings import AsyncRecordings
 from holdfast._async.rest import AsyncRest, Checks, Records
+from holdfast._changes import label_query
 from holdfast._errors import (
     ClientClosedError,
     ConflictError,
@@ -35,6 +36,7 @@ from holdfast._transport.aio.events import Cancelled, shielded
 from holdfast._transport.aio.opening import opening
 
 if TYPE_CHECKING:
+    from holdfast._async.batch import AsyncBatch
     from holdfast._async.events import AsyncEvents
     from holdfast._async.sandbox import AsyncSandbox
     from holdfast._async.tenants import AsyncKeys, AsyncLimits, AsyncProjects
@@ -132,6 +134,13 @@ class AsyncSandboxClient:
         from holdfast._async.tenants import AsyncLimits
 
         return AsyncLimits(self._rest)
+
+    @cached_property
+    def batch(self) -> AsyncBatch:
+        """Many sandboxes in one request: ``create``, ``delete``."""
+        from holdfast._async.batch import AsyncBatch
+
+        return AsyncBatch(self)
 
     @property
     def _closed(self) -> bool:
@@ -301,13 +310,18 @@ class AsyncSandboxClient:
             sandbox._heartbeat(session.heartbeat_s)
         return sandbox
 
-    async def list_sandboxes(self, labels: Mapping[str, str] | None = None, *, all_owners: bool = False) -> Records:
+    async def list_sandboxes(
+        self, labels: Mapping[str, str] | None = None, *, selector: str | Sequence[str] = (), all_owners: bool = False
+    ) -> Records:
         """The records of this key's sandboxes. With ``labels``, only of those that have all of these labels.
+
+        ``selector``: only of those that meet this requirement, or all of these, as in Kubernetes: ``run=7``, ``run!=7``, ``run in (7,8)``,
+        ``run notin (7,8)``, ``run`` (it has the label), ``!run``. Raises ``InvalidArgumentError``.
 
         ``all_owners``: those of everybody whom this key may look at, with their ``owner`` and ``project``: of all owners with an operator's
         key, of the members of the key's project if it shares them. Raises ``AuthenticationError`` for any other key.
         """
-        return await self._rest.list(labels_of(labels), all_owners=all_owners)
+        return await self._rest.list(label_query(labels, selector), all_owners=all_owners)
 
     @opening
     async def events(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from holdfast_wire.errors import HoldfastError
 from holdfast._arguments import given
 from holdfast._async.http import AsyncHttp, AsyncTracedHttp
 from holdfast._errors import ClientClosedError, ServiceUnavailableError, WaitTimeoutError, error
-from holdfast._file_results import FileEntry, PatchResult, read_patch
+from holdfast._file_results import FileEntry, FileLink, PatchResult, read_patch
 from holdfast._history_results import PastCommand, read_history
 from holdfast._log import log
 from holdfast._options import Options
@@ -46,6 +46,7 @@ _PREVIEW_FIELDS = (
     ("token", (str,), ""),
     ("expires_at", (int, float), 0.0),
 )
+_LINK_FIELDS = (("url", (str,), ""), ("method", (str,), "GET"), ("expires_at", (int, float), 0.0))
 _PAGE = 500
 _MOST_PAGES = 10_000
 
@@ -177,12 +178,12 @@ class AsyncRest:
             if time.monotonic() >= until or await stopped.wait(_LOOK_PAUSE_S):
                 return None
 
-    async def list(self, labels: Mapping[str, str], *, all_owners: bool = False) -> Records:
-        """The records of this key's sandboxes; with ``labels``, only of those that have all of these labels."""
+    async def list(self, labels: Sequence[tuple[str, str]], *, all_owners: bool = False) -> Records:
+        """The records of this key's sandboxes that the parameters ``label`` select."""
         found: dict[tuple[str | None, ...], SandboxInfo] = {}
         cursor = None
         for _ in range(_MOST_PAGES):
-            query = [("label", f"{name}={value}") for name, value in labels.items()] + [("limit", str(_PAGE))]
+            query = [*labels, ("limit", str(_PAGE))]
             if all_owners:
                 query.append(("owners", "all"))
             if cursor:
@@ -229,6 +230,23 @@ class AsyncRest:
         """
         answer = await self.request("PUT", f"{_sandbox(sandbox_id)}/{what}", json=body, idempotent="extend_s" not in body)
         return SandboxInfo.read(answer.map())
+
+    async def update(self, sandbox_id: str, body: dict[str, Any]) -> SandboxInfo:
+        """``PATCH /sandboxes/{id}``."""
+        return SandboxInfo.read((await self.request("PATCH", _sandbox(sandbox_id), json=body)).map())
+
+    async def batch(self, what: str, body: dict[str, Any], key: str, wait_s: float = 0.0) -> Checks:
+        """``POST /batch/create`` or ``delete``: the results, one for each item. ``wait_s``: how long the items may take."""
+        retry = Retry(self._options, end=time.monotonic() + wait_s if wait_s else None)
+        timeout_s = wait_s + MARGIN_S if wait_s else self._options.request_timeout_s
+        answer = await self._send(retry, "POST", f"/batch/{what}", timeout_s, json=body, headers={"Idempotency-Key": key})
+        rows = take(answer.map(), "results", list, default=[])
+        return [row for row in rows if isinstance(row, dict)]
+
+    async def file_link(self, sandbox_id: str, body: dict[str, Any]) -> FileLink:
+        """``POST /sandboxes/{id}/files/links``."""
+        answer = await self.request("POST", f"{_sandbox(sandbox_id)}/files/links", json=body)
+        return FileLink(*take_all(answer.map(), _LINK_FIELDS))
 
     async def heartbeat(self, sandbox_id: str, timeout_s: float | None = None, *, used: bool = True) -> None:
         """Send a heartbeat. ``used``: also reset the idle time."""

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, Unpack, overload
 from warnings import warn
 from weakref import WeakSet
 
-from holdfast._arguments import bad, given, group_name_of, labels_of, name_of, new_id, position_of, sandbox_id_of, since_of, ttl_of
+from holdfast._arguments import bad, given, group_name_of, name_of, new_id, position_of, sandbox_id_of, since_of, ttl_of
 from holdfast._sync.group import Group
 from holdfast._sync.images import Images
 from holdfast._sync.recordings import Recordings
 from holdfast._sync.rest import Rest, Checks, Records
+from holdfast._changes import label_query
 from holdfast._errors import (
     ClientClosedError,
     ConflictError,
@@ -36,6 +37,7 @@ from holdfast._transport.threads.events import Cancelled, shielded
 from holdfast._transport.threads.opening import opening
 
 if TYPE_CHECKING:
+    from holdfast._sync.batch import Batch
     from holdfast._sync.events import Events
     from holdfast._sync.sandbox import Sandbox
     from holdfast._sync.tenants import Keys, Limits, Projects
@@ -133,6 +135,13 @@ class SandboxClient:
         from holdfast._sync.tenants import Limits
 
         return Limits(self._rest)
+
+    @cached_property
+    def batch(self) -> Batch:
+        """Many sandboxes in one request: ``create``, ``delete``."""
+        from holdfast._sync.batch import Batch
+
+        return Batch(self)
 
     @property
     def _closed(self) -> bool:
@@ -302,13 +311,18 @@ class SandboxClient:
             sandbox._heartbeat(session.heartbeat_s)
         return sandbox
 
-    def list_sandboxes(self, labels: Mapping[str, str] | None = None, *, all_owners: bool = False) -> Records:
+    def list_sandboxes(
+        self, labels: Mapping[str, str] | None = None, *, selector: str | Sequence[str] = (), all_owners: bool = False
+    ) -> Records:
         """The records of this key's sandboxes. With ``labels``, only of those that have all of these labels.
+
+        ``selector``: only of those that meet this requirement, or all of these, as in Kubernetes: ``run=7``, ``run!=7``, ``run in (7,8)``,
+        ``run notin (7,8)``, ``run`` (it has the label), ``!run``. Raises ``InvalidArgumentError``.
 
         ``all_owners``: those of everybody whom this key may look at, with their ``owner`` and ``project``: of all owners with an operator's
         key, of the members of the key's project if it shares them. Raises ``AuthenticationError`` for any other key.
         """
-        return self._rest.list(labels_of(labels), all_owners=all_owners)
+        return self._rest.list(label_query(labels, selector), all_owners=all_owners)
 
     @opening
     def events(

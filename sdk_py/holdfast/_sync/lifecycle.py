@@ -15,6 +15,7 @@ from warnings import warn
 from holdfast._arguments import LIFETIME_MOST_S, seconds_up_to
 from holdfast._sync.attachable import Attachable, ClientParts
 from holdfast._sync.images import image_name_of
+from holdfast._changes import update_body
 from holdfast._errors import SandboxLostError, UnsupportedError, from_map, gone
 from holdfast._public import public
 from holdfast._requests import network_body
@@ -74,6 +75,22 @@ class Lifecycle(Attachable):
         """Postpone the sandbox's end by ``seconds``. A sandbox without a lifetime is not changed."""
         given_s = seconds_up_to(LIFETIME_MOST_S, seconds, "seconds", "to end it sooner, call set_lifetime(), which counts from now")
         self._info = self._rest.change(self.id, "lifetime", {"extend_s": given_s})
+        return self._info
+
+    def update(
+        self,
+        *,
+        labels: Mapping[str, str | None] | None = None,
+        lifetime_s: float | None = None,
+        idle_timeout_s: float | None = None,
+        heartbeat_timeout_s: float | None = None,
+    ) -> SandboxInfo:
+        """Change labels and limits of the sandbox in one step; what is not given stays.
+
+        ``labels`` are set beside the others; the value None removes one. ``lifetime_s`` counts from now. ``idle_timeout_s`` and
+        ``heartbeat_timeout_s`` count from now, too; 0 removes the limit. Raises ``InvalidArgumentError``.
+        """
+        self._info = self._rest.update(self.id, update_body(labels, lifetime_s, idle_timeout_s, heartbeat_timeout_s))
         return self._info
 
     def session_token(self) -> str:

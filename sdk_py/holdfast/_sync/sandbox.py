@@ -8,7 +8,7 @@ begin (``commands``) or REST routes (``rest``). Made by the client's ``create_sa
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast._arguments import (
     RemotePath,
@@ -35,7 +35,7 @@ from holdfast._sync.snapshots import Snapshots
 from holdfast._sync.transfers import Transfer
 from holdfast._sync.tunnel import Tunnel
 from holdfast._errors import UnsupportedError
-from holdfast._file_results import PatchResult, read_patch
+from holdfast._file_results import FileLink, PatchResult, read_patch
 from holdfast._history_results import PastCommand
 from holdfast._public import public
 from holdfast._requests import Command, Keep, Outlive, Spool, Stderr, command_params, shell_params, terminal_params
@@ -311,6 +311,19 @@ class Sandbox(Snapshots, Present):
         They are the sandbox's own report; a pause to disk, and a branch, begin a new one.
         """
         return self._rest.history(self.id)
+
+    def file_link(
+        self, path: RemotePath, *, method: Literal["GET", "PUT"] = "GET", user: str | None = None, expires_s: float | None = None
+    ) -> FileLink:
+        """A signed address at which any HTTP client reads the file ``path``, or writes it with ``method="PUT"``, without a key.
+
+        It is valid for ``expires_s`` seconds (default 15 minutes, at most a week), for this path and method, and at most as long as this
+        client's key. ``user``: the user whose permissions apply (default: nothing is refused).
+        """
+        if method not in ("GET", "PUT"):
+            raise bad(f"method must be GET or PUT, not {method!r:.40}")
+        body = {"path": path_of(path), "method": method, **given(user=user, expires_s=seconds(expires_s, "expires_s"))}
+        return self._rest.file_link(self.id, body)
 
     def ports(self) -> list[ListeningPort]:
         """The TCP ports on which programs in the sandbox listen, in order. They are the sandbox's own report."""

@@ -167,7 +167,9 @@ The commands of all clients, the oldest first, as the sandbox reports them: at m
     ),
     Command(
         "list", "list sandboxes", "sandboxes:list_", "",
-        Option("-l --label", "only those with this label", "NAME=VALUE", many=True), Option("-q --quiet", "print ids only"),
+        Option("-l --label", "only those with this label: NAME=VALUE, NAME!=VALUE, NAME, !NAME, 'NAME in (A,B)', 'NAME notin (A,B)'",
+               "WHAT", many=True),
+        Option("-q --quiet", "print ids only"),
         Option("-f --filter", "label=NAME=VALUE, status=pending|ready|failed, ancestor=IMAGE, id=ID, name=ID", "WHAT=VALUE", many=True),
         Option("--all-owners", "those of everybody whom the key may look at, with their owners: of all owners for an operator"), *_OF_OWNER,
         _ROWS, Option("--docker", "leave out those that have ended, unless with -a, as docker does"),
@@ -245,6 +247,16 @@ printed.
     ),
     Command("resume", "continue paused sandboxes", "snapshots:resume", "SANDBOX...", more="`unpause` is the same."),
     Command(
+        "update", "change labels and limits of sandboxes", "sandboxes:update", "SANDBOX...",
+        Option("-l --label", "set a label", "NAME=VALUE", many=True), Option("--unlabel", "remove a label", "NAME", many=True),
+        Option("--lifetime", "delete the sandbox after this time from now", "SECONDS", number),
+        Option("--idle-timeout", "delete the sandbox when it was idle for this time; 0: no such limit", "SECONDS", number),
+        Option("--heartbeat-timeout", "delete the sandbox after this time without a heartbeat; 0: no such limit", "SECONDS", number),
+        more="""
+What is not given stays. Memory and CPU cannot be changed: --memory and --cpus of docker update have no counterpart.
+""",
+    ),
+    Command(
         "stop", "delete sandboxes", "sandboxes:stop", "SANDBOX...",
         Option("-t --time --timeout", _NO_EFFECT, "SECONDS"), Option("-s --signal", _NO_EFFECT, "SIGNAL"),
         more="The same as rm: a sandbox that has ended cannot be started again, and its files are deleted.",
@@ -252,7 +264,7 @@ printed.
     Command(
         "rm", "delete sandboxes and everything in them", "sandboxes:remove", "SANDBOX*",
         Option("-f --force", "do not ask, and ignore sandboxes that do not exist"),
-        Option("-a --all", "all sandboxes of this key"), Option("-l --label", "those with this label", "NAME=VALUE", many=True),
+        Option("-a --all", "all sandboxes of this key"), Option("-l --label", "those with this label, as in list", "WHAT", many=True),
         *_OF_OWNER, Option("-v --volumes", _NO_EFFECT),
     ),
     Command(

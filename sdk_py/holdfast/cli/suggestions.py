@@ -35,7 +35,6 @@ COMMANDS = {
     "network": "holdfast run --network IMAGE COMMAND; without it a sandbox reaches no network",
     "search": "holdfast pull NAME fetches an image by its whole name",
     "rename": "a sandbox is named when it is created: holdfast run --name NAME",
-    "update": "limits are set when a sandbox is created: holdfast run -m 4g --cpus 2",
 }
 """Commands of other tools, and what to use here."""
 

@@ -37,6 +37,7 @@ OBJECTS = [
     "Listener",
     "Connection",
     "Branches",
+    "Batch",
     "Events",
     "Recordings",
     "Keys",
@@ -60,7 +61,7 @@ RESULTS = frozenset(
     KeyInfo LimitInfo NewKey ProjectInfo
     ActivityEvent PullEvent RecordedCommand RecordingInfo commands_of
     STDERR STDOUT Address Cause Chunk CommandResult EventGap FileEntry FileEvent FileMatch GroupInfo ImageInfo ListeningPort Lost
-    PastCommand PatchResult PauseResult PreviewUrl SandboxEvent SandboxInfo StreamCount TransferResult
+    FileLink PastCommand PatchResult PauseResult PreviewUrl SandboxEvent SandboxInfo StreamCount TransferResult
     """.split()  # noqa: SIM905  a text is easier to read
 )
 ARGUMENTS = frozenset({"ClusterOptions"})

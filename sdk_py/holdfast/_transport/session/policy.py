@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast_wire.agent_errors import ENDED, SERVICE_CODES, reported_error
 from holdfast_wire.errors import TABLE, HoldfastError
@@ -51,8 +51,11 @@ def problem(headers: Mapping[str, str], body: bytes) -> HoldfastError | None:
         document = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(document, dict) or document.get("code") not in TABLE:
-        return None
+    return from_problem(document) if isinstance(document, dict) and document.get("code") in TABLE else None
+
+
+def from_problem(document: dict[str, Any]) -> HoldfastError:
+    """The error that a problem document states."""
     detail = document.get("detail")
     facts = document.get("context")
     return from_map(

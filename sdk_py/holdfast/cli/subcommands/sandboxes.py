@@ -1,4 +1,4 @@
-"""``create``, ``list``, ``inspect``, ``stop`` and ``rm``.
+"""``create``, ``list``, ``inspect``, ``update``, ``stop`` and ``rm``.
 
 Owns the translation of options to a request (``make``, which ``run`` uses too) and the printing of records.
 """
@@ -119,10 +119,10 @@ def create(arguments: Arguments) -> None:
 
 def list_(arguments: Arguments) -> None:
     filters = _filters(arguments.filter)
-    labels = pairs([*arguments.label, *filters.pop("label", ())], "--label")
+    selector = [*arguments.label, *filters.pop("label", ())]
     shown = None if arguments.format is None else _rows(arguments.format)
     with SandboxClient(owner=arguments.owner, project=arguments.project) as client:
-        found = sorted(client.list_sandboxes(labels, all_owners=arguments.all_owners), key=lambda info: info.created_at)
+        found = sorted(client.list_sandboxes(selector=selector, all_owners=arguments.all_owners), key=lambda info: info.created_at)
     if arguments.docker and not arguments.all:
         found = [info for info in found if info.status != "failed"]
     found = [info for info in found if all(any(_passes(info, what, value) for value in values) for what, values in filters.items())]
@@ -216,6 +216,34 @@ def _rows(text: str) -> Callable[[list[dict[str, Any]]], None]:
     return print_rows(text)
 
 
+def update(arguments: Arguments) -> int:
+    """``update SANDBOX...``: change labels and limits of each; those that do not exist are reported at the end, as in docker."""
+    labels: dict[str, str | None] = {**pairs(arguments.label, "--label"), **dict.fromkeys(arguments.unlabel)}
+    changes: dict[str, Any] = {
+        "labels": labels or None,
+        "lifetime_s": arguments.lifetime,
+        "idle_timeout_s": arguments.idle_timeout,
+        "heartbeat_timeout_s": arguments.heartbeat_timeout,
+    }
+    if not any(value is not None for value in changes.values()):
+        raise UsageError("nothing is changed", hint="give --label, --unlabel, --lifetime, --idle-timeout or --heartbeat-timeout")
+    records: list[dict[str, Any]] = []
+    missing: list[HoldfastError] = []
+    with SandboxClient() as client:
+        for word in arguments.sandbox:
+            try:
+                records.append(found(client, word, lambda sandbox: sandbox.update(**changes)).to_map())
+                if not arguments.json:
+                    print_line(records[-1]["sandbox_id"])
+            except (NotFoundError, SandboxLostError) as why:
+                missing.append(why)
+    if arguments.json:
+        print_json(records)
+    for one in missing:
+        report(one.to_map(), as_json=arguments.json)
+    return 125 if missing else 0
+
+
 def stop(arguments: Arguments) -> int:
     with SandboxClient() as client:
         return _removed(client, arguments.sandbox, as_json=arguments.json)
@@ -230,7 +258,7 @@ def remove(arguments: Arguments) -> int:
     with SandboxClient(owner=arguments.owner, project=arguments.project) as client:
         ids = list(arguments.sandbox)
         if everything:
-            ids = [info.sandbox_id for info in client.list_sandboxes(pairs(arguments.label, "--label"))]
+            ids = [info.sandbox_id for info in client.list_sandboxes(selector=arguments.label)]
             if len(ids) >= _ASK_FROM and not arguments.force and not _agreed(len(ids)):
                 return 1
         return _removed(client, ids, as_json=arguments.json, quiet=arguments.force or everything)
