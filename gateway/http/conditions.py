@@ -6,6 +6,7 @@ Owns the comparison and the 304 answer. The tag of a sandbox is its record's ver
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any, Final
 
 import orjson
@@ -13,6 +14,9 @@ from holdfast_wire.errors import HoldfastError
 from starlette.requests import Request
 from starlette.responses import Response
 
+_TAG: Final = re.compile(r'(W/)?"([!#-~]*)"')
+_HEADER: Final = re.compile(r'[ \t]*(W/)?"[!#-~]*"[ \t]*(,[ \t]*(W/)?"[!#-~]*"[ \t]*)*')
+_CHARACTERS: Final = 4000
 _MOST: Final = 64
 """Tags in one header."""
 
@@ -54,13 +58,6 @@ def names(header: str | None, tag: str) -> bool:
 
 
 def _tags(text: str, *, weak: bool) -> list[str]:
-    found = []
-    for word in text.split(",")[:_MOST]:
-        tag = word.strip()
-        is_weak = tag.startswith("W/")
-        tag = tag.removeprefix("W/")
-        if len(tag) < 2 or not tag.startswith('"') or not tag.endswith('"'):
-            raise HoldfastError("invalid_argument", "If-Match and If-None-Match must be * or entity tags in double quotes")
-        if weak or not is_weak:
-            found.append(tag[1:-1])
-    return found
+    if len(text) > _CHARACTERS or not _HEADER.fullmatch(text):
+        raise HoldfastError("invalid_argument", "If-Match and If-None-Match must be * or entity tags in double quotes")
+    return [tag for is_weak, tag in _TAG.findall(text)[:_MOST] if weak or not is_weak]

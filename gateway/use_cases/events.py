@@ -16,7 +16,7 @@ from holdfast_wire.errors import HoldfastError
 
 from gateway.agents.activity_reports import FIELDS
 from gateway.identity.principal import Principal
-from gateway.model.records import Record, Tombstone
+from gateway.model.records import Cause, Record, SandboxSpec, Tombstone
 from gateway.model.selectors import Selector, selects
 from gateway.placement.change_feed import Batch
 from gateway.placement.keys import SHARDS
@@ -125,6 +125,18 @@ def _events(batch: Batch, wanted: Filter, followed: Followed | None) -> Events:
     found = [one for one in found if not wanted.kinds or one[0] == "gap" or one[0] in wanted.kinds]
     position = ".".join(batch.cursor)
     return Events(position if followed is None else f"{position}~{int(time.time() * 1000)}", found, batch.answers)
+
+
+def example(name: str) -> dict[str, Any]:
+    """An event of that name, for its fields."""
+    if name == "gap":
+        return {"message": ""}
+    if name == "files_changed":
+        return dict.fromkeys(("sandbox_id", "time", "changes"))
+    if name == "pull":
+        return dict.fromkeys(("time", "name", "state", "received_bytes", "error"))
+    entry = Tombstone("", "", "", Cause("", "caller"), 0.0) if name == "deleted" else Record(SandboxSpec("", "", "", ""), "ready", 0.0)
+    return _event(entry)[1]
 
 
 def _event(entry: Record | Tombstone) -> tuple[str, dict[str, Any]]:

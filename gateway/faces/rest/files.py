@@ -16,6 +16,7 @@ from starlette.responses import Response, StreamingResponse
 
 from gateway.audit.lines import masked
 from gateway.faces.table import note, parts
+from gateway.http.paging import paged
 from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
 from gateway.use_cases import describe, files
@@ -64,13 +65,15 @@ async def _encoded(head: bytes, content: bytearray) -> AsyncIterator[bytes]:
 
 
 async def list_files(request: Request) -> Response:
-    """``GET /sandboxes/{id}/files/list?path=&user=``."""
+    """``GET /sandboxes/{id}/files/list?path=&user=&limit=&cursor=``."""
     gateway, principal = parts(request)
     record = await describe.ready(gateway, principal, request.path_params["sandbox_id"])
     fields = Fields(dict(request.query_params))
     path = fields.path(default=".")
     entries = await files.list_all(gateway, record, path, fields.user())
-    return json_response({"path": path, "files": [_entry(entry) for entry in entries]})
+    return json_response(
+        {"path": path, **paged(request, "files", [_entry(entry) for entry in entries], lambda one: str(one["name"]), dict)}
+    )
 
 
 async def apply_patch(request: Request) -> Response:

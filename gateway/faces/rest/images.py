@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from gateway.faces.table import parts
+from gateway.http.paging import paged
 from gateway.http.request_fields import Fields, body_chunk, read_json
 from gateway.http.responses import json_response
 from gateway.runtimes.base import Image
@@ -23,9 +24,10 @@ _CHUNK = 1024 * 1024
 
 
 async def list_images(request: Request) -> Response:
-    """``GET /images``."""
+    """``GET /images?limit=&cursor=``."""
     gateway, principal = parts(request)
-    return json_response({"images": [image_map(image) for image in await images.list_all(gateway, principal)]})
+    found = await images.list_all(gateway, principal)
+    return json_response(paged(request, "images", found, lambda image: f"{image.name}\n{image.digest}\n{image.shared:d}", image_map))
 
 
 async def import_image(request: Request) -> Response:

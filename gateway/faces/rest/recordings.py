@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from gateway.faces.table import parts
+from gateway.http.paging import latest_first, paged
 from gateway.http.request_fields import Fields
 from gateway.http.responses import json_response
 from gateway.use_cases import recordings
@@ -14,10 +15,12 @@ _MOST_OFFSET = 2**53
 
 
 async def list_owned(request: Request) -> Response:
-    """``GET /recordings?sandbox=``: the latest first."""
+    """``GET /recordings?sandbox=&limit=&cursor=``: the latest first."""
     gateway, principal = parts(request)
     found = await recordings.list_owned(gateway, principal, request.query_params.get("sandbox") or "")
-    return json_response({"recordings": found})
+    return json_response(
+        paged(request, "recordings", found, lambda one: latest_first(one.get("started_at"), one["recording_id"]), lambda one: one)
+    )
 
 
 async def read(request: Request) -> Response:

@@ -21,6 +21,7 @@ from . import (
     limits,
     ports,
     recordings,
+    reference,
     sandboxes,
     service,
     session,
@@ -102,5 +103,7 @@ FACE = Face(
         Row("GET", "/readyz", PUBLIC, service.ready),
         Row("GET", "/metrics", PUBLIC, service.metrics),
         Row("GET", "/openapi.json", PUBLIC, service.openapi),
+        Row("GET", "/asyncapi.json", PUBLIC, reference.asyncapi_json),
+        Row("GET", "/docs", PUBLIC, reference.page),
     ),
 )

@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.faces.table import gateway_of, note, parts
+from gateway.http.conditions import document_response
+from gateway.http.paging import latest_first, paged
 from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
 from gateway.identity.tenants import Project, StoredKey
@@ -42,10 +44,14 @@ async def create_key(request: Request) -> Response:
 
 
 async def list_keys(request: Request) -> Response:
-    """``GET /keys?owner=&project=``."""
+    """``GET /keys?owner=&project=&limit=&cursor=``."""
     query = request.query_params
     found = await keys.list_all(gateway_of(request), query.get("owner", ""), query.get("project", ""))
-    return json_response({"keys": [_shown(one) for one in found]}, headers=_NO_STORE)
+
+    def order(one: Listed) -> str:
+        return f"{one.in_file:d}{latest_first(one.key.created_at, one.key.key_id)}"
+
+    return json_response(paged(request, "keys", found, order, _shown), headers=_NO_STORE)
 
 
 async def read_key(request: Request) -> Response:
@@ -77,13 +83,13 @@ async def create_project(request: Request) -> Response:
 
 
 async def list_projects(request: Request) -> Response:
-    """``GET /projects``."""
-    return json_response({"projects": [_project(one) for one in projects.list_all(gateway_of(request))]})
+    """``GET /projects?limit=&cursor=``."""
+    return json_response(paged(request, "projects", projects.list_all(gateway_of(request)), lambda one: one.name, _project))
 
 
 async def read_project(request: Request) -> Response:
     """``GET /projects/{project}``."""
-    return json_response(_project(projects.read(gateway_of(request), request.path_params["project"])))
+    return document_response(request, _project(projects.read(gateway_of(request), request.path_params["project"])))
 
 
 async def change_project(request: Request) -> Response:

@@ -156,7 +156,7 @@ async def test_more_changes_than_are_kept_since_a_time_are_a_gap(served: Served)
 async def test_bad_arguments(served: Served) -> None:
     async with served.client() as client:
         for query in (
-            {"label": "x"},
+            {"label": "x y"},
             {"label": "=x"},
             {"sandbox": ["a"] * 1001},
             {"last_event_id": "1" * 5000},
