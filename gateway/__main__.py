@@ -27,6 +27,7 @@ from gateway.http.bounded_websocket import BoundedWebSocketProtocol
 from gateway.http.connections import ConnectionLimits
 from gateway.http.server import Server
 from gateway.identity.keys import Keys
+from gateway.identity.principal import Identities
 from gateway.identity.secrets import read_secrets
 from gateway.placement.store import PlacementStore
 from gateway.use_cases.service import Gateway
@@ -76,6 +77,16 @@ def server_config(settings: Settings, gateway: Gateway) -> uvicorn.Config:
     )
 
 
+def identities_of(settings: Settings) -> Identities:
+    """The keys file, and with an identity provider its tokens too."""
+    keys = Keys(settings.keys_file)
+    if settings.oidc is None:
+        return keys
+    from gateway.identity.oidc import Tokens
+
+    return Tokens(settings.oidc, keys)
+
+
 def main() -> int:
     """0 after SIGTERM; 78 when the settings cannot be used."""
     configure_logging()
@@ -84,7 +95,7 @@ def main() -> int:
         settings = from_environment()
         secrets = read_secrets(settings.secret_file, settings.other_secrets_file)
         store = PlacementStore(settings.placement)
-        gateway = Gateway(settings, store, runtime_of(settings), Keys(settings.keys_file), secrets)
+        gateway = Gateway(settings, store, runtime_of(settings), identities_of(settings), secrets)
     except (OSError, ValueError) as error:
         print(f"gateway: {error}", file=sys.stderr)
         return 78

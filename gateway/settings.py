@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from holdfast_wire.errors import HoldfastError
 from holdfast_wire.rest import parse_bytes, parse_cpu
 
+from gateway.identity.oidc import OidcSettings
 from gateway.model.records import Quota
 from gateway.runtimes.kubernetes.settings import KubernetesSettings
 from gateway.runtimes.kubernetes.settings import read as read_kubernetes
@@ -179,6 +180,8 @@ class Settings:
     runtime: str = "local"
     node_socket: Path = Path("node.sock")
     keys_file: Path = Path("keys")
+    oidc: OidcSettings | None = None
+    """Of an identity provider whose tokens are keys."""
     tenants_file: Path | None = None
     """HOLDFAST_TENANTS_FILE: keeps projects and stored keys, which on one machine outlive its Redis; ``off`` for none, as in a cluster."""
     secret_file: Path = Path("secret")
@@ -241,6 +244,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         runtime=runtime,
         node_socket=_path(env, "HOLDFAST_NODE_SOCKET", data_dir / "node.sock"),
         keys_file=_path(env, "HOLDFAST_KEYS_FILE", data_dir / "keys"),
+        oidc=_oidc(env),
         tenants_file=_tenants_file(env, data_dir / "tenants.json" if runtime == "local" else None),
         secret_file=_path(env, "HOLDFAST_SECRET_FILE", data_dir / "secret"),
         other_secrets_file=_path(env, "HOLDFAST_OTHER_SECRETS_FILE", data_dir / "other-secrets"),
@@ -341,6 +345,17 @@ def _pools_file(env: Mapping[str, str], runtime: str) -> Path | None:
     if name and runtime == "local":
         raise ValueError("HOLDFAST_POOLS_FILE is for a cluster: the node of one machine manages its own spares")
     return Path(name) if name else None
+
+
+def _oidc(env: Mapping[str, str]) -> OidcSettings | None:
+    issuer, audience = env.get("HOLDFAST_OIDC_ISSUER", ""), env.get("HOLDFAST_OIDC_AUDIENCE", "")
+    if not issuer:
+        return None
+    if not audience:  # otherwise tokens for any other service of the provider would be accepted
+        raise ValueError("HOLDFAST_OIDC_AUDIENCE must name the audience of this service, because HOLDFAST_OIDC_ISSUER is set")
+    names = ("owner_claim", "project_claim", "scopes_claim", "scopes_prefix")
+    given = {name: env[f"HOLDFAST_OIDC_{name.upper()}"] for name in names if f"HOLDFAST_OIDC_{name.upper()}" in env}
+    return OidcSettings(issuer, audience, **given)
 
 
 def _tenants_file(env: Mapping[str, str], default: Path | None) -> Path | None:

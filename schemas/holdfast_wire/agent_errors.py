@@ -16,7 +16,7 @@ ENDED = frozenset({"sandbox_gone", "sandbox_failed", "sandbox_not_found"})
 SERVICE_CODES = ENDED | {
     "key_missing", "key_invalid", "origin_refused", "method_not_allowed", "sandbox_exists", "sandbox_not_ready", "image_not_found",
     "image_in_use", "image_invalid", "image_pull_failed", "quota_exceeded", "overloaded", "group_not_found", "group_lapsed",
-    "group_freeing", "no_capacity", "idempotency_conflict", "precondition_failed", "create_timeout", "wait_timeout",
+    "group_freeing", "no_capacity", "idempotency_conflict", "precondition_failed", "create_timeout", "wait_timeout", "identity_unavailable",
     "placement_unavailable",
     "runtime_unavailable", "service_unreachable", "agent_unreachable", "agent_identity", "draining", "client_closed", "in_use",
 }  # fmt: skip

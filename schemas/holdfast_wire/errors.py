@@ -105,6 +105,8 @@ TABLE: dict[str, ErrorKind] = _table(
     _K("runtime_unavailable", 503, 4503, "ServiceUnavailableError", True, "infrastructure", "retry after the seconds in Retry-After"),
     _K("audit_unavailable", 503, 4503, "ServiceUnavailableError", True, "infrastructure",
        "the operator has to make room for the audit log (HOLDFAST_AUDIT), or end HOLDFAST_AUDIT_REQUIRED"),
+    _K("identity_unavailable", 503, 4503, "ServiceUnavailableError", True, "infrastructure",
+       "retry after the seconds in Retry-After; the operator checks HOLDFAST_OIDC_ISSUER and the way to it"),
     _K("service_unreachable", 503, 0, "ServiceUnavailableError", True, "infrastructure",
        "check that `holdfast up` runs, and that HOLDFAST_URL is its address"),
     _K("agent_unreachable", 503, 4503, "ServiceUnavailableError", True, "infrastructure", "retry; the sandbox may be starting or gone"),
