@@ -16,7 +16,7 @@ export PORT HOLDFAST_DATA REGISTRY TAG
 export PYTHONDONTWRITEBYTECODE :=
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-user test-lowest test-all soak test-cluster test-docker test-facade test-page check format generate wheels bundle images deploy cluster smoke acceptance bench curves copies peers load chaos fuzz integrations recipes recipes-programs recipes-learn clean
+.PHONY: help setup up demo test test-user test-lowest test-all soak test-cluster test-docker test-facade test-page check format generate wheels release bundle images deploy cluster smoke acceptance bench curves copies peers load chaos fuzz integrations recipes recipes-programs recipes-learn clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -76,6 +76,10 @@ generate: .venv/.stamp ## Write the synchronous SDK again from the asynchronous 
 wheels: .venv/.stamp ## Build the wheels of holdfast and of its recipes (dist)
 	@infra/scripts/page || echo "wheels: the page of this wheel has no terminal" >&2
 	@$(PY) -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist . ./sdk_py/holdfast_recipes && ls dist
+
+release: .venv/.stamp ## Build a release up to the upload: wheels, source archives, checks, checksums, notes (VERSION, ARGS="--key KEY") in dist/VERSION
+	@infra/scripts/page || echo "release: npm has not brought the page's terminal" >&2
+	@exec $(PY) infra/scripts/release.py $(if $(VERSION),--version $(VERSION)) $(ARGS)
 
 bundle: .venv/.stamp ## Build the folder that is injected into images, and an image of it (build/bundle, build/bundle.tar)
 	@exec $(PY) -m session_agent.bundle --output build/bundle --oci build/bundle.tar $(ARGS)
