@@ -32,6 +32,7 @@ from gateway.http.traced import Traced
 from gateway.identity.limits import limits_for
 from gateway.identity.principal import Scope as KeyScope
 from gateway.identity.principal import project_of
+from gateway.loop_lag import measure_lag
 from gateway.memory_reservation import RequestReservation, reserve_for
 from gateway.tenants.uses import Use, ended_error
 from gateway.tracing import TracedSpans
@@ -78,6 +79,7 @@ class Application:
     async def _run(self, app: Application) -> AsyncIterator[None]:
         gateway = self.gateway
         gateway.background.start(gateway.attached.run(), "sweep of attached sessions")
+        gateway.background.start(measure_lag(gateway.metrics), "measurement of the event loop's lag")
         gateway.background.start(gateway.tenants.run(), "comparison of projects and keys with Redis")
         if gateway.audit.is_on:
             gateway.background.start(gateway.audit.run(), "writing of the audit log")

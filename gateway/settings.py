@@ -205,6 +205,8 @@ class Settings:
     """HOLDFAST_METRICS_PORT: the port of the controller's metrics; none unless it is set."""
     metrics_host: str = "127.0.0.1"
     """HOLDFAST_METRICS_HOST."""
+    metrics_owners: bool = False
+    """HOLDFAST_METRICS_OWNERS: 1 adds names of owners to metrics, which anyone who reaches ``/metrics`` can read."""
     tracing: bool = False
     """HOLDFAST_TRACING: 1 makes spans of OpenTelemetry (``tracing``)."""
     replica: str = "gateway"
@@ -259,6 +261,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         metrics_port=_integer(env, "HOLDFAST_METRICS_PORT", 0) or None,
         metrics_host=env.get("HOLDFAST_METRICS_HOST") or "127.0.0.1",
         kubernetes=read_kubernetes(env) if runtime == "kubernetes" else KubernetesSettings(),
+        metrics_owners=bool(_integer(env, "HOLDFAST_METRICS_OWNERS", 0)),
         tracing=bool(_integer(env, "HOLDFAST_TRACING", 0)),
         replica=env.get("HOSTNAME") or socket.gethostname(),
         connections=ConnectionSettings(_integer(env, "HOLDFAST_CONNECTIONS_PER_ADDRESS", 256), _proxies(env)),

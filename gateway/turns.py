@@ -29,6 +29,11 @@ class Turns:
         self._left = STEPS
         self._scheduled = False
 
+    @property
+    def waiting(self) -> int:
+        """How many pieces of work wait for a later turn."""
+        return len(self._waiting) + sum(map(len, self._of_address.values()))
+
     def add(self, work: Callable[[], None]) -> None:
         """Call ``work`` in a later turn, after what was added before. It must not raise."""
         self._waiting.append(work)

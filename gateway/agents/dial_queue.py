@@ -24,14 +24,23 @@ class DialQueue:
     def __init__(self, at_once: int = AT_ONCE, of_one_owner: int = OF_ONE_OWNER, place_s: float = PLACE_S) -> None:
         self._places = asyncio.Semaphore(at_once)
         self._place_s = place_s
+        self.waiting = 0
+        """Dials that wait for a place."""
         self._of_owner: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(of_one_owner))
         """One entry for each owner; their number is limited by the keys file."""
 
     @asynccontextmanager
     async def place(self, owner: str) -> AsyncIterator[None]:
         """Wait for a place, first come first served, and hold it until the block or ``place_s`` is over, whichever comes first."""
-        async with self._held(self._of_owner[owner]), self._held(self._places):
-            yield
+        self.waiting += 1
+        waits = True
+        try:
+            async with self._held(self._of_owner[owner]), self._held(self._places):
+                self.waiting -= 1
+                waits = False
+                yield
+        finally:
+            self.waiting -= waits
 
     @asynccontextmanager
     async def _held(self, places: asyncio.Semaphore) -> AsyncIterator[None]:

@@ -52,6 +52,11 @@ class AuditLog:
         self._anonymous_at = time.monotonic()
         self._suppressed = 0
 
+    @property
+    def waiting(self) -> int:
+        """Entries that are not written yet."""
+        return len(self._waiting)
+
     def check(self) -> None:
         """Raises ``audit_unavailable`` while the log cannot be written and is required."""
         if self._required and self.is_on and (not self.available or len(self._waiting) >= self._most):

@@ -13,6 +13,7 @@ from holdfast_wire.logs import configure_logging
 
 from gateway.agents.dial import idle_time
 from gateway.identity.secrets import read_secrets
+from gateway.loop_lag import measure_lag
 from gateway.metrics import Metrics
 from gateway.placement.store import PlacementStore
 from gateway.pools import PoolsFile
@@ -45,6 +46,7 @@ async def serve(settings: Settings, secrets: tuple[str, ...], store: PlacementSt
         functools.partial(idle_time, secrets),
     )
     task = asyncio.create_task(controller.run(), name="controller")
+    lag = asyncio.create_task(measure_lag(metrics), name="measurement of the event loop's lag")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
@@ -55,6 +57,7 @@ async def serve(settings: Settings, secrets: tuple[str, ...], store: PlacementSt
             with contextlib.suppress(asyncio.CancelledError):
                 await task
     finally:
+        lag.cancel()
         await runtime.aclose()
         await store.aclose()
 

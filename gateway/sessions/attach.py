@@ -89,7 +89,7 @@ class Attach:
     async def _attach(
         self, owner: str, name: str, ticket_text: str | None, accepted: bytes, take_over: TakeOver, use: KeyUse | None
     ) -> None:
-        settings, begun = self._settings, time.monotonic()
+        settings, begun, resumes = self._settings, time.monotonic(), ticket_text is not None
         with self._spans.span("attach.dial", sandbox_id=name):
             ticket, dialled = await self._reach(owner, name, ticket_text)
         relay = Relay(ticket.sandbox_id, dialled.transport, settings.buffer_bytes, settings.linger_s)
@@ -103,6 +103,9 @@ class Attach:
             self._metrics.count("attach_total")
             self._metrics.observe("attach_seconds", time.monotonic() - begun)
             self._spans.end_request()
+            if resumes:
+                self._metrics.count("session_resumes_total")
+            relay.on_bytes = self._count_bytes
             self._attached.add(relay)
             if use is not None:
                 use.on_end = lambda: relay.close(1001, _KEY_ENDED)
@@ -112,6 +115,10 @@ class Attach:
             self._attached.discard(relay)
             if not relay.done.done():
                 relay.abort()
+
+    def _count_bytes(self, up: int, down: int) -> None:
+        self._metrics.count("session_bytes_total", up, direction="up")
+        self._metrics.count("session_bytes_total", down, direction="down")
 
     async def _reach(self, owner: str, name: str, ticket_text: str | None) -> tuple[Ticket, Dialled]:
         """A connection to the sandbox's agent, by a valid ticket, else by placement."""

@@ -77,6 +77,7 @@ class AttachedSessions:
         settings = self._settings
         for relay in list(self._relays):
             relay.sweep()
+            relay.count_bytes()
             if relay.quiet_sweeps * settings.sweep_interval_s >= settings.idle_limit_s:
                 log.info("session of %s: silent for %g s, cut off", relay.sandbox_id, settings.idle_limit_s)
                 relay.close(1001, "the session was silent for too long")

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import socket
+import struct
 from collections.abc import Callable
 
 from holdfast_wire.codec import encode
@@ -22,6 +24,10 @@ from gateway.turns import turns
 
 FRAMES = 256
 """Most frames of one side that are followed in one turn of the event loop: a fraction of a millisecond."""
+_TCP_INFO_BYTES = 136
+_TCP_INFO_TOTALS = struct.Struct("@QQ")
+_TCP_INFO_AT = 120
+"""Where ``struct tcp_info`` of Linux (4.1) has the bytes that were acknowledged and received."""
 _QUIET_S = 0.5
 """If a client that was sent Close is silent for this long, no more of its bytes are on the way."""
 
@@ -34,6 +40,7 @@ class Relay:
         "_agent_gone",
         "_client",
         "_client_gone",
+        "_counted",
         "_down",
         "_down_rest",
         "_go_away",
@@ -48,6 +55,7 @@ class Relay:
         "client_paused",
         "client_shut_down",
         "done",
+        "on_bytes",
         "on_stall",
         "quiet_sweeps",
         "sandbox_id",
@@ -67,6 +75,9 @@ class Relay:
         """Everything was written to the client; some of it may still be buffered."""
         self.on_stall: Callable[[Relay], None] | None = None
         """Called when a side's buffer is full, and when it has room again."""
+        self.on_bytes: Callable[[int, int], None] | None = None
+        """Called now and then, and at the end, with how many more bytes came from the client and were delivered to it."""
+        self._counted = (0, 0)
         self._agent = agent
         self._client: asyncio.Transport | None = None
         self._up = FrameHeaders(masked=True)
@@ -86,6 +97,7 @@ class Relay:
     def start(self, client: asyncio.Transport, early: bytes, buffer_bytes: int, client_early: bytes = b"") -> None:
         """Begin: ``client`` has been accepted; ``early`` and ``client_early`` are what agent and client sent after their upgrades."""
         self._client = client
+        self._counted = bytes_of(client)
         client.set_write_buffer_limits(high=buffer_bytes)
         self._agent.set_protocol(AgentEnd(self))
         _set_reading(self._agent, True)
@@ -186,8 +198,17 @@ class Relay:
         self._shut_down_client()
         self._leave()
 
+    def count_bytes(self) -> None:
+        """Report what was relayed since the last call."""
+        if self.on_bytes is not None and self._client is not None:
+            received, delivered = bytes_of(self._client)
+            before, self._counted = self._counted, (received, delivered)
+            if received >= before[0] and delivered >= before[1]:
+                self.on_bytes(received - before[0], delivered - before[1])
+
     def client_lost(self) -> None:
         """The client's side has ended. Its buffered bytes are delivered first; the agent keeps the session."""
+        self.count_bytes()
         self._client_gone = True
         self._agent.close()
         self._leave()
@@ -331,6 +352,24 @@ class _ClosingClient(asyncio.Protocol):
 
     def _wait(self) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(_QUIET_S, self._transport.close)
+
+
+def bytes_of(transport: asyncio.Transport) -> tuple[int, int]:
+    """The bytes that a connection has received and delivered since it exists, as its kernel counts them; zeros where it does not.
+
+    Counting them here would cost each chunk of each session.
+    """
+    connection = transport.get_extra_info("socket")
+    if connection is None or connection.family == socket.AF_UNIX:
+        return 0, 0
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except (OSError, AttributeError, NotImplementedError):
+        return 0, 0
+    if len(info) < _TCP_INFO_BYTES:
+        return 0, 0
+    delivered, received = _TCP_INFO_TOTALS.unpack_from(info, _TCP_INFO_AT)
+    return received, delivered
 
 
 def _set_reading(transport: asyncio.Transport, reading: bool) -> None:

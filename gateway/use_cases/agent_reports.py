@@ -7,6 +7,7 @@ are the sandbox's own and forwarded unchecked. Called by ``execute``, ``agent_ch
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from holdfast_wire.agent_errors import reported_end, reported_error
@@ -14,11 +15,15 @@ from holdfast_wire.errors import HoldfastError
 from holdfast_wire.frames import Exited, Failed
 
 from gateway.agents.agent_socket import ReportedEndError
+from gateway.metrics import Metrics
 
 _TEXT_CHARACTERS: Final = 1000
 _WORD_CHARACTERS: Final = 100
 _LAST_MOMENT: Final = 1e11
 """Seconds since the epoch, in the year 5138; a later time counts as unknown."""
+_ENDS: Final = frozenset({"timeout", "cancelled", "oom"})
+"""Causes of the end of a command that are counted by name."""
+_LONGEST_S: Final = 366 * 86400.0
 _DIGEST: Final = re.compile("[0-9a-f]{64}")
 _MOST_BYTES: Final = 2**53
 """Larger integers are not exact in every JSON reader."""
@@ -98,3 +103,16 @@ def cause(reported: object) -> dict[str, str] | None:
     if not isinstance(reported, dict):
         return None
     return {"fault": "workload", **{name: str(reported.get(name) or "")[:_TEXT_CHARACTERS] for name in ("reason", "message")}}
+
+
+def note_command(metrics: Metrics, via: str, result: Mapping[str, Any]) -> None:
+    """Count a command that ended; ``result`` is an agent's, so its values are checked."""
+    code, cause = result.get("exit_code"), result.get("cause")
+    reason = cause.get("reason") if isinstance(cause, dict) else result.get("reason")
+    outcome = "ok" if code == 0 else "failed"
+    if code is None or reason in _ENDS:
+        outcome = reason if isinstance(reason, str) and reason in _ENDS else "unknown"
+    metrics.count("commands_total", via=via, outcome=outcome)
+    took_s = result.get("duration_s")
+    if isinstance(took_s, int | float) and not isinstance(took_s, bool) and 0 <= took_s < _LONGEST_S:
+        metrics.observe("command_seconds", took_s, via=via)

@@ -20,6 +20,7 @@ from gateway.audit.lines import command_facts, masked
 from gateway.identity.principal import Principal, member_of, project_of
 from gateway.model.records import Record
 
+from .agent_reports import note_command
 from .service import Gateway
 
 _BEGIN_S: Final = 5.0
@@ -83,6 +84,10 @@ async def _follow(gateway: Gateway, record: Record, followed: Followed) -> None:
     try:
         async for facts in channel.facts():
             for fact in facts:
+                if fact["type"] == "command_ended":
+                    note_command(gateway.metrics, "session", fact)
+                elif fact["type"] == "gap":
+                    gateway.metrics.count("gaps_total", where="journal")
                 if fact["type"] in _KINDS or fact["type"] == "gap":
                     gateway.audit.add({"event": fact["type"], **about, **_shown(fact)})
     except HoldfastError as error:

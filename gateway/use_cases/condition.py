@@ -16,12 +16,15 @@ from holdfast_wire.errors import HoldfastError
 from gateway.identity.principal import Principal
 from gateway.placement.errors import RebuildingError
 from gateway.runtimes.base import OwnMachine, capabilities
+from gateway.turns import turns
 
 from .service import Gateway
 
 log = logging.getLogger("gateway")
 
 _READY_S: Final = 1.0
+_SCRAPE_S: Final = 0.5
+"""As above, for metrics: one that is away must not cost the others their scrape."""
 _START_S: Final = 10.0
 """How long after its start a gateway that is not ready yet is no reason for a warning: the processes of one machine start together."""
 _FIXES: Final = {
@@ -72,8 +75,15 @@ async def rendered_metrics(gateway: Gateway) -> bytes | str:
     gateway.metrics.gauge("attached_sessions", len(gateway.attached))
     gateway.metrics.gauge("creates_waiting", gateway.admission.waiting)
     gateway.metrics.gauge("creates_running", gateway.admission.running)
+    gateway.metrics.gauge("dials_waiting", gateway.dials.waiting)
+    gateway.metrics.gauge("turns_waiting", turns().waiting)
+    if gateway.audit.is_on:
+        gateway.metrics.gauge("audit_waiting", gateway.audit.waiting)
+    away = await _parts(gateway, _SCRAPE_S)
+    gateway.metrics.gauge("placement_available", int(not away["placement"]))
+    gateway.metrics.gauge("runtime_available", int(not away["runtime"]))
     with contextlib.suppress(HoldfastError):  # the other metrics are reported even if the runtime does not answer
-        if isinstance(gateway.runtime, OwnMachine):
+        if isinstance(gateway.runtime, OwnMachine) and not away["runtime"]:
             for state, count in (await gateway.runtime.spares()).items():
                 gateway.metrics.gauge("node_spares", count, state=state)
             for state, size in (await gateway.runtime.room()).items():
@@ -81,17 +91,17 @@ async def rendered_metrics(gateway: Gateway) -> bytes | str:
     return gateway.metrics.render()
 
 
-async def _parts(gateway: Gateway) -> dict[str, str]:
+async def _parts(gateway: Gateway, limit_s: float = _READY_S) -> dict[str, str]:
     """Each part that the gateway needs, with its problem or an empty text."""
 
     async def answers(part: Any) -> str:
         try:
-            async with asyncio.timeout(_READY_S):
+            async with asyncio.timeout(limit_s):
                 await part
         except HoldfastError as error:
             return error.message
         except TimeoutError:
-            return f"no answer within {_READY_S:g} s"
+            return f"no answer within {limit_s:g} s"
         return ""
 
     placement, runtime = await asyncio.gather(answers(_records(gateway)), answers(gateway.runtime.ping()))

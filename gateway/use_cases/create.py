@@ -85,7 +85,8 @@ async def create(gateway: Gateway, principal: Principal, new: NewSandbox) -> Rec
 async def _create(gateway: Gateway, new: NewSandbox, reserved: asyncio.Future[Record]) -> Record:
     """All steps of a create, in a task of their own. ``reserved`` gets the record as soon as it is written."""
     with gateway.admission.enter(new.spec.owner) as place:
-        record = await _reserve(gateway, new, queued=not place.admitted.done())
+        with gateway.stage("reserve"):
+            record = await _reserve(gateway, new, queued=not place.admitted.done())
         reserved.set_result(record)
         made = (record.sandbox_id, record.incarnation)
         running = gateway.creations.get(made)
@@ -159,13 +160,15 @@ async def _carry_out(gateway: Gateway, record: Record, new: NewSandbox, place: Q
     deadline = asyncio.get_running_loop().time() + _own_time(spec.ready_timeout_s)
     try:
         queued = queued or not place.admitted.done()  # after a wait it may have been deleted
-        await place.turn()
+        with gateway.stage("queue"):
+            await place.turn()
         gateway.metrics.observe("create_queue_seconds", place.waited_s)
         if queued:
             await begin(gateway, spec)
         begun = time.monotonic()
-        endpoint = await provision(gateway, spec, new.env, deadline, new.branch_point)
-        await recordings.begin(gateway, record, endpoint)
+        with gateway.stage("provision"):
+            endpoint = await provision(gateway, spec, new.env, deadline, new.branch_point)
+            await recordings.begin(gateway, record, endpoint)
     except HoldfastError as error:
         gateway.metrics.count("create_failed_total", code=error.code)
         if waited_s := round(place.waited_s, 3):
@@ -180,7 +183,8 @@ async def _carry_out(gateway: Gateway, record: Record, new: NewSandbox, place: Q
         raise
     mark_ready = functools.partial(gateway.store.mark_ready, spec.sandbox_id, spec.incarnation, endpoint)
     try:
-        entry = await mark_ready()
+        with gateway.stage("record"):
+            entry = await mark_ready()
     except PlacementUnavailableError:  # the caller may retry; only this replica can report that an adopted sandbox is ready
         gateway.background.repeat(mark_ready, itertools.repeat(_RECORD_PAUSE_S), f"record of {spec.sandbox_id}", until=deadline)
         raise
@@ -194,6 +198,9 @@ async def _carry_out(gateway: Gateway, record: Record, new: NewSandbox, place: Q
             raise RebuildingError  # or another replica gave it up: either way the request can be repeated
         raise failure(live(entry))
     gateway.metrics.count("creates_total")
+    gateway.metrics.observe("ready_seconds", asyncio.get_running_loop().time() - place.entered_at)
+    if gateway.settings.metrics_owners:
+        gateway.metrics.count_owner("creates_of_owner_total", member_of(spec.owner))
     gateway.metrics.observe("create_seconds", time.monotonic() - begun)
     return entry
 

@@ -24,7 +24,7 @@ from gateway.placement.errors import PlacementUnavailableError
 
 from .activity import in_use
 from .agent_channel import CALL_S, REASON_POLL_S, REASON_S, confirmed, limit
-from .agent_reports import fact_error, is_truncated, moment
+from .agent_reports import fact_error, is_truncated, moment, note_command
 from .command_ids import command_id_of_key
 from .service import Gateway
 
@@ -103,6 +103,8 @@ async def execute(gateway: Gateway, record: Record, command: Command, posted: Po
     with ids as command_id:
         outcome = await run(gateway, record, {"id": command_id, **command.params()}, wait_s, posted.connected)
     gateway.metrics.count("execs_total")
+    if outcome.result is not None:
+        note_command(gateway.metrics, "rest", outcome.result)
     return Job(record, command_id, outcome)
 
 
@@ -231,6 +233,8 @@ def _note(gateway: Gateway, outcome: Outcome, fact: Fact) -> None:
         outcome.started_at = moment(fact.info.get("started_at"))
     elif isinstance(fact, Gap):
         outcome.truncated = True
+        gateway.metrics.count("gaps_total", where="rest")
+        gateway.metrics.count("gap_bytes_total", fact.dropped, where="rest")
     elif isinstance(fact, Output):
         kept = outcome.output.get(fact.stream)
         if kept is not None:

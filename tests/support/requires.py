@@ -138,5 +138,6 @@ _PROBES: dict[str, Callable[[], str | None]] = {
     "memory file system": lambda: None if os.path.ismount("/dev/shm") else "/dev/shm is no file system of its own",
     "subordinate ids": _program("newuidmap"),
     "tun": lambda: None if os.access("/dev/net/tun", os.R_OK | os.W_OK) else "/dev/net/tun cannot be opened",
+    "prometheus": lambda: _install("prometheus") or _program("promtool")(),
     "root": lambda: None if os.geteuid() == 0 else "not root",
 }

@@ -38,6 +38,7 @@ SLOW = (
     "gateway/placement/test_redis_versions",
     "gateway/http/test_unauthenticated_all",
     "infra/test_acceptance",
+    "infra/test_alerts",
     "infra/test_manifests",
     "infra/test_sharing",
     "infra/test_smoke",
@@ -78,6 +79,7 @@ QUICK = (
 SOAK = (
     "faults/test_stalled_readers",
     "faults/test_thousand",
+    "infra/test_every_alert",
     "kubernetes/test_scale",
 )
 """Tests of minutes with many sandboxes, or with clients that stop reading."""
