@@ -93,6 +93,7 @@ def main() -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # without its access log, whose URLs may contain a terminal's key
     try:
         settings = from_environment()
+        configure_logging(settings.log_format)
         secrets = read_secrets(settings.secret_file, settings.other_secrets_file)
         store = PlacementStore(settings.placement)
         gateway = Gateway(settings, store, runtime_of(settings), identities_of(settings), secrets)

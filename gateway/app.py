@@ -25,6 +25,7 @@ from gateway.faces.table import HTTP_METHODS, OWNER_HEADER, PRINCIPAL, PROJECT_H
 from gateway.http.access import check_origin
 from gateway.http.bounded_protocol import AUTHENTICATED, CONNECTION
 from gateway.http.counted import counted
+from gateway.http.logged import Logged
 from gateway.http.middleware import ROUTE, STATUS, Observed, Problems
 from gateway.http.responses import problem_response
 from gateway.http.sent_fields import sent_fields
@@ -56,6 +57,8 @@ class Application:
         self._rows = _router(gateway, self.faces)
         self._lifespan = Router(lifespan=self._run)
         self._app: ASGIApp = Observed(Problems(self._route, self._answer), gateway.metrics)
+        if gateway.settings.log_format == "json":
+            self._app = Logged(self._app, gateway.spans)
         if isinstance(gateway.spans, TracedSpans):
             self._app = Traced(self._app, gateway.spans)
         for face in self.faces:

@@ -209,6 +209,8 @@ class Settings:
     """HOLDFAST_METRICS_OWNERS: 1 adds names of owners to metrics, which anyone who reaches ``/metrics`` can read."""
     tracing: bool = False
     """HOLDFAST_TRACING: 1 makes spans of OpenTelemetry (``tracing``)."""
+    log_format: str = "text"
+    """HOLDFAST_LOG_FORMAT: ``text`` or ``json``, which also has a line for each request."""
     replica: str = "gateway"
     placement: PlacementSettings = field(default_factory=PlacementSettings)
     connections: ConnectionSettings = field(default_factory=ConnectionSettings)
@@ -263,6 +265,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         kubernetes=read_kubernetes(env) if runtime == "kubernetes" else KubernetesSettings(),
         metrics_owners=bool(_integer(env, "HOLDFAST_METRICS_OWNERS", 0)),
         tracing=bool(_integer(env, "HOLDFAST_TRACING", 0)),
+        log_format=env.get("HOLDFAST_LOG_FORMAT") or "text",
         replica=env.get("HOSTNAME") or socket.gethostname(),
         connections=ConnectionSettings(_integer(env, "HOLDFAST_CONNECTIONS_PER_ADDRESS", 256), _proxies(env)),
         relay=RelaySettings(drain_s=max(_integer(env, "HOLDFAST_DRAIN_S", 10), 1)),

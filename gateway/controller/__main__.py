@@ -67,6 +67,7 @@ def main() -> int:
     configure_logging()
     try:
         settings = from_environment()
+        configure_logging(settings.log_format)
         secrets = read_secrets(settings.secret_file, settings.other_secrets_file)
         store = PlacementStore(settings.placement)
     except (OSError, ValueError) as error:

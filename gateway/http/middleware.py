@@ -24,6 +24,8 @@ ROUTE: Final = "holdfast.route"
 """In the scope of a request: the path of its row, for metrics; missing if no row matches."""
 REQUEST_ID: Final = "holdfast.request_id"
 """In the scope of an HTTP request: its id."""
+COMMAND: Final = "holdfast.command"
+"""In the scope of a request: the id of the command that it ran."""
 STATUS: Final = "holdfast.status"
 """In the scope of a request: the status of its response, once that has begun."""
 

@@ -2,7 +2,7 @@
 
 Owns stdout and the log files `logs/<name>.log`. A terminal that stops reading must never stop a process of the stack,
 so lines pass through a bounded queue to a thread that writes; what does not fit is dropped from the screen with a
-count and is still in the log file, which starts over at 16 MiB.
+count and is still in the log file. That is continued by the next run; at 16 MiB it becomes `NAME.log.1`, and a new one begins.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Lines:
         self._name = name
         self._screen = screen
         self._path = log
-        self._file: BinaryIO = log.open("wb", buffering=0)
-        self._written = 0
+        self._file: BinaryIO = log.open("ab", buffering=0)
+        self._written = log.stat().st_size
 
     def show(self, text: str) -> None:
         """Print a line of the runner about the process."""

@@ -65,6 +65,14 @@ class Stack:
         return {**os.environ, "HOLDFAST_URL": self.url, "HOLDFAST_API_KEY": self.key}
 
 
+def _check_logs_without_secrets(stack: Stack, secrets: Sequence[str]) -> None:
+    """No log of a stack of this suite has its key or its secrets, whatever was done with it."""
+    for log in (stack.data / "logs").glob("*.log*"):
+        text = log.read_text(errors="replace")
+        for secret in (stack.key, *secrets):
+            assert not secret or secret not in text, f"{log.name} has a secret: {text[max(text.index(secret) - 200, 0) :][:400]!r}"
+
+
 def read_pid(path: Path) -> int | None:
     """The process id in a pid file; None while the file does not exist."""
     try:
@@ -111,8 +119,10 @@ def running_stack(environment: Mapping[str, str] | None = None, arguments: Seque
         stack = Stack(running)
         if wait:
             stack.wait_ready()
+        secrets = [(stack.data / name).read_text().strip() for name in ("secret", "keys") if (stack.data / name).exists()]
         yield stack
         _check_ended_by_us(running)
+        _check_logs_without_secrets(stack, secrets)
     until(lambda: not processes_of(data), deadline_s=60, what=lambda: f"these processes to end: {processes_of(data)}")
     mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(data) in line]
     assert not mounts, f"mounts left behind: {mounts}"

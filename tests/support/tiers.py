@@ -14,6 +14,7 @@ SLOW = (
     "cli/test_start",
     "docker/",
     "e2b/",
+    "e2e/test_canaries",
     "e2e/test_concurrent",
     "e2e/test_demo",
     "e2e/test_event_kinds",

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from gateway.audit.lines import command_facts
 from gateway.faces.table import gateway_of, note, parts
 from gateway.http.bounded_protocol import CONNECTED
+from gateway.http.middleware import COMMAND
 from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
 from gateway.use_cases import agent_reports, describe
@@ -42,6 +43,7 @@ async def execute(request: Request) -> Response:
         command = _command(fields, text)
         posted = Posted(body, request.scope[CONNECTED], request.headers.get("idempotency-key"), waits)
         job = await execution.execute(gateway, record, command, posted)
+        request.scope[COMMAND] = job.command_id
     if not waits:
         return json_response({"job_id": job.job_id, "status": "queued"})
     shown = text if isinstance(text, str) else " ".join(text)

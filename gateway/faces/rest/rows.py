@@ -97,6 +97,7 @@ FACE = Face(
         Row("GET", "/audit", ADMIN, audit.query),
         Row("GET", "/resources", READ, service.resources),
         Row("GET", "/doctor", READ, service.doctor),
+        Row("GET", "/debug", ADMIN, service.debug),
         Row("GET", "/", PUBLIC, service.root),
         Row("GET", "/health", PUBLIC, service.health),
         Row("GET", "/healthz", PUBLIC, service.health),

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from gateway.faces.table import gateway_of, parts
 from gateway.http.responses import json_response
-from gateway.use_cases import condition
+from gateway.use_cases import condition, debugging
 
 _OPENAPI = Path(__file__).resolve().parents[3] / "schemas" / "openapi.yaml"
 
@@ -67,6 +67,11 @@ def document() -> dict[str, Any]:
 @functools.cache
 def _openapi_json() -> bytes:
     return orjson.dumps(document())
+
+
+async def debug(request: Request) -> Response:
+    """What this replica does at this moment, for operators."""
+    return json_response(debugging.snapshot(gateway_of(request)))
 
 
 async def doctor(request: Request) -> Response:

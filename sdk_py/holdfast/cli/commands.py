@@ -150,12 +150,15 @@ PORT:LOCAL or PORT:HOST:LOCAL names the other side. PORT 0 is any free port; the
 """,
     ),
     Command(
-        "logs", "show the output of what `run` or `exec -d` started", "logs:logs", "SANDBOX COMMAND_ID?",
+        "logs", "show the output of what `run` or `exec -d` started", "logs:logs", "SANDBOX? COMMAND_ID?",
+        Option("--service", "of `holdfast up` on this machine instead: gateway, controller, node or redis", "NAME"),
+        Option("--data", "with --service: the folder of the stack (HOLDFAST_DATA, else .holdfast)", "DIR"),
         Option("-f --follow", "follow the output until the command ends"), Option("-n --tail", "only the last lines", "LINES", _lines),
         _RAW,
         more="""
 The sandbox keeps the last 64 MiB of the output in memory, or a quarter of its memory if that is less. It keeps them for five minutes after
-the command has ended and its output was read to the end.
+the command has ended and its output was read to the end. With --service the log of a process of `holdfast up`, which runs keep: the last
+16 to 32 MiB of each.
 """,
     ),
     Command(

@@ -81,6 +81,7 @@ UNOWNED = {
     ("POST", "/batch/create"): "creates the caller's own",
     ("POST", "/batch/delete"): "deletes the caller's own, and answers for each of them alone: test_batches",
     ("GET", "/doctor"): "is about the service",
+    ("GET", "/debug"): "is about the service",
 }
 """Rows whose path names no resource of an owner, and what they do instead."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from holdfast import Chunk, NotFoundError, OutcomeUnknownError, Process, Sandbox, SandboxClient, WaitTimeoutError
+from holdfast import Chunk, InvalidArgumentError, NotFoundError, OutcomeUnknownError, Process, Sandbox, SandboxClient, WaitTimeoutError
 from holdfast._sync.commands import begin
 from holdfast.cli.command_line import Arguments
 from holdfast.cli.output import print_json, print_note
@@ -17,12 +17,17 @@ from holdfast.cli.sandbox_names import opened
 from holdfast.cli.signals import raised_on_exit_signals
 from holdfast.cli.subcommands.execute import Screen
 from holdfast.cli.subcommands.run import ENTRYPOINT, MAIN
+from holdfast.cli.subcommands.service_logs import service_logs
 
 _QUIET_ROUNDS = 2
 """After so many requests that were answered without new output in between, the output so far has arrived completely."""
 
 
 def logs(arguments: Arguments) -> int:
+    if arguments.service is not None:
+        return service_logs(arguments)
+    if not arguments.sandbox:
+        raise InvalidArgumentError("invalid_argument", "logs needs a SANDBOX, or --service NAME", hint="holdfast ps lists sandboxes")
     with raised_on_exit_signals(), SandboxClient() as client, opened(client, arguments.sandbox) as sandbox:
         process = _found(sandbox, *([arguments.command_id] if arguments.command_id else [MAIN, ENTRYPOINT]))
         try:
