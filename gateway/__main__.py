@@ -21,6 +21,7 @@ from gateway.faces.page import page_face
 from gateway.faces.previews import FACE as PREVIEWS
 from gateway.faces.previews import host_face
 from gateway.faces.rest import FACE as REST
+from gateway.faces.swerex import FACE as SWEREX
 from gateway.faces.table import Face
 from gateway.http.bounded_protocol import BoundedHttpProtocol
 from gateway.http.bounded_websocket import BoundedWebSocketProtocol
@@ -40,6 +41,7 @@ FACES: tuple[Face, ...] = (
     ORCHARD,
     PREVIEWS,
     E2B,
+    SWEREX,
 )
 
 

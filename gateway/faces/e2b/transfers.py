@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.faces.table import parts
 from gateway.http.bounded_protocol import CONNECTED
+from gateway.http.multipart import FormPart, file_parts
 from gateway.http.request_fields import Fields, body_chunk
 from gateway.http.responses import json_response
 from gateway.use_cases import accounts, streams
@@ -27,7 +28,6 @@ from gateway.use_cases import accounts, streams
 from .actors import actor_of
 from .entries import METADATA
 from .filesystem import Tree, tree_of
-from .multipart import FilePart, file_parts
 from .targets import ended, ready_record
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
@@ -73,7 +73,7 @@ async def upload(request: Request) -> Response:
     return json_response([{"path": one, "name": one.rpartition("/")[2], "type": "file", **more} for one in written])
 
 
-async def _take(tree: Tree, part: FilePart, path: str, written: list[str], metadata: dict[str, str]) -> None:
+async def _take(tree: Tree, part: FormPart, path: str, written: list[str], metadata: dict[str, str]) -> None:
     target = tree.actor.path(path or part.name)
     if target in written:
         raise HoldfastError("invalid_argument", f"you cannot upload multiple files to the same path {target[:200]!r}", hint="")

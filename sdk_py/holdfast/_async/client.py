@@ -151,6 +151,11 @@ class AsyncSandboxClient:
         """The address of the service."""
         return self._options.url
 
+    @property
+    def api_key(self) -> str:
+        """The key that it sends, for programs that talk to the service themselves."""
+        return self._options.api_key
+
     @opening
     async def create_sandbox(
         self,

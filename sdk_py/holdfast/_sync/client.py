@@ -152,6 +152,11 @@ class SandboxClient:
         """The address of the service."""
         return self._options.url
 
+    @property
+    def api_key(self) -> str:
+        """The key that it sends, for programs that talk to the service themselves."""
+        return self._options.api_key
+
     @opening
     def create_sandbox(
         self,

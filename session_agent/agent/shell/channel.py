@@ -36,7 +36,7 @@ _Refusal = tuple[str, HoldfastError]
 
 
 def open_shell(context: AgentContext, channel: Channel) -> ShellHandler:
-    """Attach to the shell of this name, or start it. Raises ``HoldfastError``."""
+    """Attach to the shell of this name, or start it, unless ``create`` is false. Raises ``HoldfastError``."""
     params = channel.params
     name = read.text(params, "name", None) or f"shell-{os.urandom(6).hex()}"
     if len(name.encode()) > ID_BYTES:
@@ -46,6 +46,8 @@ def open_shell(context: AgentContext, channel: Channel) -> ShellHandler:
     shell = context.shells.get(name)
     assert shell is None or isinstance(shell, Shell)
     created = shell is None
+    if shell is None and not read.boolean(params, "create", True):
+        raise HoldfastError("command_not_found", f"there is no shell {name!r:.140}")
     if shell is None:
         if len(context.shells) >= context.limits.shells:
             raise HoldfastError("session_limit", f"{len(context.shells)} shells are open in this sandbox")

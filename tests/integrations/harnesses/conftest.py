@@ -44,3 +44,24 @@ def run_page(tmp_path: Path) -> Callable[..., str]:
         return result.stdout
 
     return run
+
+
+@pytest.fixture
+def interpreter() -> str:
+    """The Python of this environment, at the same path in an image of ``python_image``."""
+    return sys.executable
+
+
+@pytest.fixture
+def python_image(client: SandboxClient) -> Callable[[dict[str, Path]], str]:
+    """Make an image of the machine's own system with this environment, its Python and more files, for servers of harnesses; its name."""
+
+    def make(files: dict[str, Path]) -> str:
+        with client.create_sandbox("host") as sandbox:
+            for folder in (sys.base_prefix, sys.prefix):
+                sandbox.files.upload(folder, folder, exclude=("test", "idlelib", "include", "*.a"))
+            for target, source in files.items():
+                sandbox.files.upload(source, target)
+            return sandbox.snapshot("holdfast-test-server:1").name
+
+    return make

@@ -1,7 +1,7 @@
-"""The files of a multipart form, one after another as they arrive.
+"""The parts of a multipart form, one after another as they arrive.
 
 Owns which parts are files (those named ``file``), how many there may be, and that nothing of them is collected in memory. The format is
-parsed by python-multipart.
+parsed by python-multipart. Called by faces.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ _HEAD_BYTES: Final = 16 * 1024
 """Most bytes of the header fields of a part."""
 
 
-class FilePart:
-    """A file of the form. ``name`` is its whole file name. Its pieces must be read before the next part."""
+class FormPart:
+    """A part of the form: the name of its field, and of a file its whole name. Its pieces must be read before the next part."""
 
-    def __init__(self, name: str, form: _Form) -> None:
+    def __init__(self, field: str, name: str, form: _Form) -> None:
+        self.field = field
         self.name = name
         self._form = form
 
@@ -31,21 +32,28 @@ class FilePart:
             yield piece
 
 
-async def file_parts(content_type: str, body: AsyncIterator[bytes]) -> AsyncIterator[FilePart]:
-    """The files of the form. Raises ``invalid_argument`` for what is no form, and what ``body`` raises."""
+async def form_parts(content_type: str, body: AsyncIterator[bytes]) -> AsyncIterator[FormPart]:
+    """The parts of the form. Raises ``invalid_argument`` for what is no form, and what ``body`` raises."""
     boundary = parse_options_header(content_type)[1].get(b"boundary")
     if not boundary:
         raise HoldfastError("invalid_argument", "the form names no boundary", hint="")
     form = _Form(boundary, body)
-    count = 0
     while (fields := await form.next_part()) is not None:
         options = parse_options_header(fields.get(b"content-disposition", b""))[1]
-        if options.get(b"name") != b"file":
+        name, file = (options.get(one, b"").decode("utf-8", "replace") for one in (b"name", b"filename"))
+        yield FormPart(name, file, form)
+
+
+async def file_parts(content_type: str, body: AsyncIterator[bytes]) -> AsyncIterator[FormPart]:
+    """The parts that are files: those named ``file``. Raises as ``form_parts``."""
+    count = 0
+    async for part in form_parts(content_type, body):
+        if part.field != "file":
             continue
         count += 1
         if count > _MOST_FILES:
             raise HoldfastError("invalid_argument", f"a form has at most {_MOST_FILES} files", hint="send several forms")
-        yield FilePart(options.get(b"filename", b"").decode("utf-8", "replace"), form)
+        yield part
 
 
 class _Form:
