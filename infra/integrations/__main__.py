@@ -2,7 +2,7 @@
 
 ``python -m infra.integrations [NAME ...]`` runs those suites, ``--short`` those of ``.ci/run``, without names all. Exit status 1 if a test
 failed or an environment could not be made. A suite whose Python is missing is skipped by name; with CI=true only one of the long run may
-be.
+be. ``--write`` puts the table into the documentation, where it replaces the one of the run before.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from .environments import TOP, EnvironmentMissingError, made, version_of
 from .suites import SUITES, Suite
 
 TESTS = "tests/integrations/harnesses"
+_PAGE = TOP / "infra" / "integrations" / "README.md"
+_BEGIN, _END = "<!-- written by make integrations -->", "<!-- end -->"
 _LIMIT_S = 900
 
 
@@ -88,6 +90,13 @@ def run_tests(suite: Suite, python: Path, stack: EmbeddedStack, reference: str =
         return outcome
 
 
+def write(table: str) -> None:
+    """Put the table into the documentation, between its two marks."""
+    text = _PAGE.read_text()
+    before, _, rest = text.partition(_BEGIN)
+    _PAGE.write_text(f"{before}{_BEGIN}\n{table}\n{_END}{rest.partition(_END)[2]}")
+
+
 def row(*cells: object) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
@@ -97,6 +106,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m infra.integrations", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[[], *(suite.name for suite in SUITES)], metavar="NAME")
     parser.add_argument("--short", action="store_true", help="the suites of .ci/run")
+    parser.add_argument("--write", action="store_true", help="put the table into infra/integrations/README.md")
     arguments = parser.parse_args()
     chosen = [suite for suite in SUITES if suite.name in arguments.names or (not arguments.names and (suite.short or not arguments.short))]
     rows, failed = [], False
@@ -132,7 +142,10 @@ def main() -> int:
             print(f"integrations: {suite.name}: {outcome.passed} passed, {outcome.failed} failed in {outcome.seconds:.0f} s "
                   f"(environment {made_s:.0f} s)", flush=True)  # fmt: skip
     head = ("suite", "package", "passed", "failed", "failed as expected", "skipped", "its own reference", "wall time")
-    print("\n".join(["", row(*head), row(*["---"] * len(head)), *rows]), flush=True)
+    table = "\n".join([row(*head), row(*["---"] * len(head)), *rows])
+    print(f"\n{table}", flush=True)
+    if arguments.write:
+        write(table)
     return int(failed)
 
 

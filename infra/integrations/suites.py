@@ -37,6 +37,7 @@ SUITES = (
     Suite("mcp", "mcp", ("mcp==2.3.0",), short=True),
     Suite("mini", "mini-swe-agent", ("mini-swe-agent==2.4.6", "datasets"), short=True, reference="11 of 11 on docker"),
     Suite("inspect", "inspect-ai", ("inspect-ai==0.3.285",), short=True, reference_variable="local"),
+    Suite("e2b", "e2b", ("e2b==2.63.0",), short=True, extra=False),
     Suite("deepagents", "deepagents", ("deepagents==0.7.32", "langchain-tests==1.1.9"), reference_variable="local"),
     Suite("harbor", "harbor", ("harbor==0.26.0",), python=(3, 12)),
     Suite("swerex", "swe-rex", ("swe-rex==1.4.0", "aiohttp", "requests"), reference_variable="local"),
