@@ -28,6 +28,7 @@ from holdfast._errors import (
 )
 from holdfast._file_results import FileEntry, FileMatch, TransferResult, read_entry, read_match, read_transfer
 from holdfast._local_files import Found, LocalPath, Transferred, announced, create_part, is_special, local_path, read_each
+from holdfast._progress import CountedFile, Moved, counted
 from holdfast._public import public
 from holdfast._results import take
 from holdfast._transport.aio.events import finished, run_blocking
@@ -312,31 +313,41 @@ class AsyncFiles:
     # Between this machine and the sandbox ------------------------------------------------------------------------
 
     async def upload(
-        self, local: LocalPath, remote: RemotePath, *, exclude: Sequence[str] | str = (), user: str | int | None = None
+        self,
+        local: LocalPath,
+        remote: RemotePath,
+        *,
+        exclude: Sequence[str] | str = (),
+        user: str | int | None = None,
+        progress: Moved | None = None,
     ) -> TransferResult:
         """Copy a local file to the file ``remote`` (into it if that is a directory), or the content of a local directory into ``remote``.
 
         Missing directories are created, and permission bits are kept (not over REST). A local failure raises the ``OSError`` of ``open``.
         ``local`` is the file or directory on this machine. ``exclude``: patterns of what of a directory is left out, with all below it:
         ``["*.pyc", ".git", "data/raw"]``; one with a slash is matched against the path below ``local``, any other against names. ``user``:
-        the user whose permissions apply (default: nothing is refused).
+        the user whose permissions apply (default: nothing is refused). ``progress`` is called with how many bytes have been sent and how
+        many there are in all, None for a directory; what it raises ends the transfer.
         """
         skip = _patterns(exclude)
         source = local_path(local)
         if await run_blocking(source.is_dir):
-            return await self._upload_tree(source, remote, user, skip)
+            return await self._upload_tree(source, remote, user, skip, progress)
         with await finished(source.open, "rb") as file:
             mode = None if await self._sandbox._fallback() else os.fstat(file.fileno()).st_mode & 0o777
+            content: Any = file if progress is None else CountedFile(file, progress)
             try:
-                return await self.write(remote, file, mode=mode, user=user)
+                return await self.write(remote, content, mode=mode, user=user)
             except RemoteIsADirectoryError:
-                file.seek(0)
+                content.seek(0)
                 inside = os.path.join(os.fsencode(path_of(remote)), os.fsencode(source.name))
-                return await self.write(inside, file, mode=mode, user=user)
+                return await self.write(inside, content, mode=mode, user=user)
 
-    async def _upload_tree(self, source: Path, remote: RemotePath, user: str | int | None, exclude: Sequence[str]) -> TransferResult:
+    async def _upload_tree(
+        self, source: Path, remote: RemotePath, user: str | int | None, exclude: Sequence[str], progress: Moved | None
+    ) -> TransferResult:
         left_out: builtins.list[Path] = []
-        pieces = pack(source, left_out=left_out, exclude=exclude)
+        pieces = counted(pack(source, left_out=left_out, exclude=exclude), progress)
         try:
             moved = await self._upload_archive(pieces, remote, user)
         finally:
@@ -353,19 +364,25 @@ class AsyncFiles:
             return await transfer.closed()
 
     async def download(
-        self, remote: RemotePath, local: LocalPath, *, exclude: Sequence[str] | str = (), user: str | int | None = None
+        self,
+        remote: RemotePath,
+        local: LocalPath,
+        *,
+        exclude: Sequence[str] | str = (),
+        user: str | int | None = None,
+        progress: Moved | None = None,
     ) -> TransferResult:
         """Copy the file ``remote`` to the local file ``local``, or the directory ``remote`` into the directory ``local``.
 
         If ``local`` is a directory, a file is put into it; missing directories are created. A file appears complete or not at all. An
         archive from the sandbox is not trusted: links that lead out of ``local`` are left out. ``exclude`` is as for ``upload``, below
-        ``remote``. ``user``: the user whose permissions apply (default: nothing is refused).
+        ``remote``. ``user``: the user whose permissions apply (default: nothing is refused). ``progress`` is as for ``upload``.
         """
         skip = _patterns(exclude)
         target = local_path(local)
         there = await self.stat(remote, user=user)
         if there.is_dir:
-            return await self._download_tree(remote, target, user, skip)
+            return await self._download_tree(remote, target, user, skip, progress)
         if await run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
         special = await run_blocking(is_special, target)  # such as /dev/null: the bytes are written to it, and it is not replaced
@@ -379,6 +396,8 @@ class AsyncFiles:
                     if seen.size > there.size + GROWTH_BYTES and seen.size > 2 * there.size:
                         raise breach(f"the agent sent far more than the {there.size} bytes that the file had")
                     pending.append(data)
+                    if progress is not None:
+                        progress(seen.size, there.size)
                     if seen.size - flushed >= PIECE_BYTES:
                         await finished(file.writelines, pending)
                         pending, flushed = [], seen.size
@@ -391,7 +410,9 @@ class AsyncFiles:
                     part.unlink()
         return TransferResult(seen.size, 1, seen.sha256)
 
-    async def _download_tree(self, remote: RemotePath, target: Path, user: str | int | None, exclude: Sequence[str]) -> TransferResult:
+    async def _download_tree(
+        self, remote: RemotePath, target: Path, user: str | int | None, exclude: Sequence[str], progress: Moved | None
+    ) -> TransferResult:
         import tempfile
 
         with tempfile.TemporaryFile() as spooled:
@@ -402,6 +423,8 @@ class AsyncFiles:
                     if left < 0:
                         raise ArchiveError("archive_limit", f"the archive of {remote!s:.200} has over {MOST_BYTES} bytes")
                     await finished(spooled.write, data)
+                    if progress is not None:
+                        progress(MOST_BYTES - left, None)
                 result = await transfer.closed()
             spooled.seek(0)
             entries, size, left_out = await finished(unpack, spooled, target)

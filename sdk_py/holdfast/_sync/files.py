@@ -29,6 +29,7 @@ from holdfast._errors import (
 )
 from holdfast._file_results import FileEntry, FileMatch, TransferResult, read_entry, read_match, read_transfer
 from holdfast._local_files import Found, LocalPath, Transferred, announced, create_part, is_special, local_path, read_each
+from holdfast._progress import CountedFile, Moved, counted
 from holdfast._public import public
 from holdfast._results import take
 from holdfast._transport.threads.events import finished, run_blocking
@@ -313,31 +314,41 @@ class Files:
     # Between this machine and the sandbox ------------------------------------------------------------------------
 
     def upload(
-        self, local: LocalPath, remote: RemotePath, *, exclude: Sequence[str] | str = (), user: str | int | None = None
+        self,
+        local: LocalPath,
+        remote: RemotePath,
+        *,
+        exclude: Sequence[str] | str = (),
+        user: str | int | None = None,
+        progress: Moved | None = None,
     ) -> TransferResult:
         """Copy a local file to the file ``remote`` (into it if that is a directory), or the content of a local directory into ``remote``.
 
         Missing directories are created, and permission bits are kept (not over REST). A local failure raises the ``OSError`` of ``open``.
         ``local`` is the file or directory on this machine. ``exclude``: patterns of what of a directory is left out, with all below it:
         ``["*.pyc", ".git", "data/raw"]``; one with a slash is matched against the path below ``local``, any other against names. ``user``:
-        the user whose permissions apply (default: nothing is refused).
+        the user whose permissions apply (default: nothing is refused). ``progress`` is called with how many bytes have been sent and how
+        many there are in all, None for a directory; what it raises ends the transfer.
         """
         skip = _patterns(exclude)
         source = local_path(local)
         if run_blocking(source.is_dir):
-            return self._upload_tree(source, remote, user, skip)
+            return self._upload_tree(source, remote, user, skip, progress)
         with finished(source.open, "rb") as file:
             mode = None if self._sandbox._fallback() else os.fstat(file.fileno()).st_mode & 0o777
+            content: Any = file if progress is None else CountedFile(file, progress)
             try:
-                return self.write(remote, file, mode=mode, user=user)
+                return self.write(remote, content, mode=mode, user=user)
             except RemoteIsADirectoryError:
-                file.seek(0)
+                content.seek(0)
                 inside = os.path.join(os.fsencode(path_of(remote)), os.fsencode(source.name))
-                return self.write(inside, file, mode=mode, user=user)
+                return self.write(inside, content, mode=mode, user=user)
 
-    def _upload_tree(self, source: Path, remote: RemotePath, user: str | int | None, exclude: Sequence[str]) -> TransferResult:
+    def _upload_tree(
+        self, source: Path, remote: RemotePath, user: str | int | None, exclude: Sequence[str], progress: Moved | None
+    ) -> TransferResult:
         left_out: builtins.list[Path] = []
-        pieces = pack(source, left_out=left_out, exclude=exclude)
+        pieces = counted(pack(source, left_out=left_out, exclude=exclude), progress)
         try:
             moved = self._upload_archive(pieces, remote, user)
         finally:
@@ -354,19 +365,25 @@ class Files:
             return transfer.closed()
 
     def download(
-        self, remote: RemotePath, local: LocalPath, *, exclude: Sequence[str] | str = (), user: str | int | None = None
+        self,
+        remote: RemotePath,
+        local: LocalPath,
+        *,
+        exclude: Sequence[str] | str = (),
+        user: str | int | None = None,
+        progress: Moved | None = None,
     ) -> TransferResult:
         """Copy the file ``remote`` to the local file ``local``, or the directory ``remote`` into the directory ``local``.
 
         If ``local`` is a directory, a file is put into it; missing directories are created. A file appears complete or not at all. An
         archive from the sandbox is not trusted: links that lead out of ``local`` are left out. ``exclude`` is as for ``upload``, below
-        ``remote``. ``user``: the user whose permissions apply (default: nothing is refused).
+        ``remote``. ``user``: the user whose permissions apply (default: nothing is refused). ``progress`` is as for ``upload``.
         """
         skip = _patterns(exclude)
         target = local_path(local)
         there = self.stat(remote, user=user)
         if there.is_dir:
-            return self._download_tree(remote, target, user, skip)
+            return self._download_tree(remote, target, user, skip, progress)
         if run_blocking(target.is_dir):
             target /= PurePosixPath(os.fsdecode(path_of(remote))).name
         special = run_blocking(is_special, target)  # such as /dev/null: the bytes are written to it, and it is not replaced
@@ -380,6 +397,8 @@ class Files:
                     if seen.size > there.size + GROWTH_BYTES and seen.size > 2 * there.size:
                         raise breach(f"the agent sent far more than the {there.size} bytes that the file had")
                     pending.append(data)
+                    if progress is not None:
+                        progress(seen.size, there.size)
                     if seen.size - flushed >= PIECE_BYTES:
                         finished(file.writelines, pending)
                         pending, flushed = [], seen.size
@@ -392,7 +411,9 @@ class Files:
                     part.unlink()
         return TransferResult(seen.size, 1, seen.sha256)
 
-    def _download_tree(self, remote: RemotePath, target: Path, user: str | int | None, exclude: Sequence[str]) -> TransferResult:
+    def _download_tree(
+        self, remote: RemotePath, target: Path, user: str | int | None, exclude: Sequence[str], progress: Moved | None
+    ) -> TransferResult:
         import tempfile
 
         with tempfile.TemporaryFile() as spooled:
@@ -403,6 +424,8 @@ class Files:
                     if left < 0:
                         raise ArchiveError("archive_limit", f"the archive of {remote!s:.200} has over {MOST_BYTES} bytes")
                     finished(spooled.write, data)
+                    if progress is not None:
+                        progress(MOST_BYTES - left, None)
                 result = transfer.closed()
             spooled.seek(0)
             entries, size, left_out = finished(unpack, spooled, target)

@@ -29,6 +29,7 @@ from holdfast import (
     UnsupportedError,
 )
 from holdfast._file_results import read_transfer
+from holdfast._progress import TransferBar
 from holdfast._results import take
 from holdfast._sync.transfers import Transfer
 from holdfast.cli.command_line import Arguments, UsageError
@@ -64,15 +65,20 @@ def copy(arguments: Arguments) -> None:
     archive: IO[bytes] | None = _archive_here() if arguments.source == "-" else None
     if source is None and archive is None:
         _local_source(arguments.source)  # before any request: this check needs no service
-    with SandboxClient() as client, opened(client, (source or target or ("", ""))[0]) as sandbox:
-        if source is not None:
-            moved = _to_output(sandbox, source[1]) if arguments.target == "-" else _download(sandbox.files, source[1], arguments.target)
-        else:
-            assert target is not None
-            if archive is None:
-                moved = _upload(sandbox, arguments.source, target[1], follow=arguments.follow_link)
+    bar = None if arguments.quiet or arguments.json else TransferBar()
+    try:
+        with SandboxClient() as client, opened(client, (source or target or ("", ""))[0]) as sandbox:
+            if target is None:
+                assert source is not None
+                path = source[1]
+                moved = _to_output(sandbox, path) if arguments.target == "-" else _download(sandbox.files, path, arguments.target, bar)
+            elif archive is None:
+                moved = _upload(sandbox, arguments.source, target[1], bar, follow=arguments.follow_link)
             else:
                 moved = _unpack_there(sandbox, archive, target[1])
+    finally:
+        if bar is not None:
+            bar.clear()
     if arguments.json:
         print_json({"size_bytes": moved.size_bytes, "entries": moved.entries, "sha256": moved.sha256, "skipped": moved.skipped})
     elif moved.skipped and not arguments.quiet:
@@ -123,9 +129,9 @@ def _kind_here(path: str) -> str | None:
     return "directory" if os.path.isdir(path) else "file" if os.path.lexists(path) else None
 
 
-def _download(files: Files, path: str, local: str) -> TransferResult:
+def _download(files: Files, path: str, local: str, bar: TransferBar | None) -> TransferResult:
     source = files.stat(path)
-    return files.download(path, _place((_name_of(source, path), source.is_dir, _wants_contents(path)), local, _kind_here))
+    return files.download(path, _place((_name_of(source, path), source.is_dir, _wants_contents(path)), local, _kind_here), progress=bar)
 
 
 def _name_of(source: FileEntry, path: str) -> str:
@@ -178,7 +184,7 @@ def _kind(files: Files, path: str) -> str | None:
         return None
 
 
-def _upload(sandbox: Sandbox, local: str, path: str, *, follow: bool) -> TransferResult:
+def _upload(sandbox: Sandbox, local: str, path: str, bar: TransferBar | None, *, follow: bool) -> TransferResult:
     source, files = Path(local), sandbox.files
     as_link = source.is_symlink() and not follow and not local.endswith(("/", "/."))
     is_directory = source.is_dir() and not as_link
@@ -188,11 +194,11 @@ def _upload(sandbox: Sandbox, local: str, path: str, *, follow: bool) -> Transfe
     try:
         place = _place(named, path, partial(_kind, files), " in the sandbox", f"holdfast exec {sandbox.id} mkdir -p")
     except UnsupportedError:  # over REST the path cannot be checked: then it is used as the path of the file
-        return files.upload(local, path)
+        return files.upload(local, path, progress=bar)
     if as_link:
         link = _link_archive(source, posixpath.basename(place))
         return read_transfer(files._upload_archive(link, posixpath.dirname(place) or "."))
-    return files.upload(os.path.realpath(local) if follow else local, place)
+    return files.upload(os.path.realpath(local) if follow else local, place, progress=bar)
 
 
 def _link_archive(link: Path, name: str) -> Iterator[bytes]:
