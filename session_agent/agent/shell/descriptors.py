@@ -61,7 +61,7 @@ def open_descriptors(
             kept.callback(output.close)
         else:
             output = RunOutput(loop, _pipe(kept, kept), _pipe(kept, kept))
-        files = StateFiles()
+        files = StateFiles(command=isinstance(dialect, BashDialect))
         kept.callback(files.close)
         control_read, pipe = _pipe(inherited, kept)
         status, status_write = _pipe(kept, inherited)
@@ -74,7 +74,7 @@ def open_descriptors(
             ring = tuple(_file(kept) for _ in range(RING_FILES))
             control = FileControl(pipe, ring, dialect.first_digit)
             constant = [_file(inherited, text) for text in dialect.files()]
-            given = (*ring, *files.descriptors, control_read, *constant, input_, *output.inherited)
+            given = (*ring, *files.descriptors, control_read, *constant, files.command, input_, *output.inherited)
             place = dict(zip(dialect.inherited.all, given, strict=True))
         else:
             control = LineControl(pipe)

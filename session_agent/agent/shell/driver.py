@@ -60,7 +60,7 @@ class Private:
     files: tuple[int, int]
     input: int
     control: tuple[int, ...] = ()
-    """Of bash: the files for control lines, the pipe with their numbers, and the files with the loop and the prompts."""
+    """Of bash: the files for control lines, the pipe with their numbers, and the files with the loop, the prompts and a command."""
 
     @property
     def all(self) -> tuple[int, ...]:
@@ -77,7 +77,7 @@ _BASH_FIRST_OF_FEW = 20
 """The same where a process may open fewer than ``_FEW`` descriptors: bash puts its own from the highest possible number down."""
 _FEW = 256
 _FEWEST = 64
-_PLACES = 13
+_PLACES = 14
 _SH_PRIVATE = Private(6, 7, (8, 9), 4)
 """POSIX sh knows descriptors of one digit only."""
 SH_FEED = 5
@@ -85,7 +85,7 @@ SH_FEED = 5
 
 
 def _places(first: int) -> Private:
-    """Thirteen numbers for bash from ``first`` on. Those of the files that its loop sources must have the same tens."""
+    """Fourteen numbers for bash from ``first`` on. Those of the files that its loop sources must have the same tens."""
     ring, (one, other, *rest) = range(first, first + RING_FILES), range(first + RING_FILES, first + _PLACES)
     return Private(rest[-2], rest[-1], (one, other), rest[-3], (*ring, *rest[:-3]))
 
@@ -202,18 +202,17 @@ class _Dialect(ABC):
         """Ask for a report."""
         return b"%s '%s%%s\\0' \"%d $? $- ${PWD-}\"\n" % (self._printf, self.token, number)
 
-    def text(
-        self, number: int, script: bytes, *, stdin: bytes | None, last_status: int, tag: int | None, one_stream: bool = False
-    ) -> bytes:
-        """The memory file of a run. ``$?`` begins as the previous run left it. ``tag`` marks its processes, where the shell can do that.
+    def text(self, number: int, run: bytes, *, stdin: bytes | None, last_status: int, tag: int | None, one_stream: bool = False) -> bytes:
+        """The memory file of a run, which ``run`` evaluates. ``$?`` begins as the previous run left it.
+
+        ``tag`` marks its processes, where the shell can do that.
 
         ``one_stream``: its standard error is its standard output.
         """
         prefix = b""
         if last_status:
-            status = b"__holdfast_status() { %sunset -f __holdfast_status; %sreturn %d; }; __holdfast_status\n"
-            prefix = status % (self._word, self._word, last_status)
-        run = self._evaluate(script)
+            status = b"__holdfast_status() { %sunset -f __holdfast_status; %sreturn %d; }; __holdfast_status && %s:\n"
+            prefix = status % (self._word, self._word, last_status, self._word)  # ``&&``: no trap on ERR
         streams = self._one_stream if one_stream else self._streams
         if stdin is None:
             return prefix + run + self._input + streams
@@ -238,7 +237,7 @@ class _Dialect(ABC):
         """The text of the memory file that restores ``state`` in a new shell."""
 
     @abstractmethod
-    def _evaluate(self, script: bytes) -> bytes:
+    def evaluate(self, script: bytes) -> bytes:
         """Evaluate a command with all private descriptors closed."""
 
     @abstractmethod
@@ -269,7 +268,7 @@ class BashDialect(_Dialect):
         if not 0 <= nofile < _FEWEST:  # else there is no room to move them: commands inherit them
             private = _places(first + _PLACES)
         super().__init__(private, inherited=inherited, tty=tty)
-        *ring, self._pipe, self._inner, self._outer, self._prompts = private.control
+        *ring, self._pipe, self._inner, self._outer, self._prompts, self._command = private.control
         self.first_digit = ring[0] % 10
         """The last digit of the number of the first file for control lines."""
         self._digit = b"__holdfast_" + self.token[:6]
@@ -349,11 +348,9 @@ class BashDialect(_Dialect):
             return b""
         return b"{ \\exec%s; }%s\n[[ %s ]] || \\exec%s\n\\exec%s\n" % (moved, closed, same, plain, closed)
 
-    def text(
-        self, number: int, script: bytes, *, stdin: bytes | None, last_status: int, tag: int | None, one_stream: bool = False
-    ) -> bytes:
-        run = super().text(number, script, stdin=stdin, last_status=last_status, tag=tag, one_stream=one_stream)
-        return run if tag is None else b"\\builtin ulimit -SR %d\n" % tag + run
+    def text(self, number: int, run: bytes, *, stdin: bytes | None, last_status: int, tag: int | None, one_stream: bool = False) -> bytes:
+        text = super().text(number, run, stdin=stdin, last_status=last_status, tag=tag, one_stream=one_stream)
+        return text if tag is None else b"\\builtin ulimit -SR %d\n" % tag + text
 
     def is_plain(self, dump: bytes) -> bool:
         own_trap = b"trap -- %s EXIT\n" % self._exit_action()
@@ -362,8 +359,14 @@ class BashDialect(_Dialect):
     def may_crash_after(self, stderr: bytes) -> bool:
         return _DOUBLE_FREE.search(stderr[-200:]) is not None
 
-    def _evaluate(self, script: bytes) -> bytes:
-        run = b"\\builtin eval " + quote(script)
+    def evaluate(self, script: bytes) -> bytes:
+        return self._closing(b"\\builtin eval " + quote(script))
+
+    def evaluate_file(self) -> bytes:
+        """``evaluate`` for a command in a memory file of its own, whose time of access shows that the shell has begun it."""
+        return self._closing(b"\\builtin source /proc/self/fd/%d" % self._command)
+
+    def _closing(self, run: bytes) -> bytes:
         return b"{ " + run + b"".join(b" %d<&-" % fd for fd in sorted(self._seen)) + b"\n}" if self._seen else run
 
     def rotate(self, number: int, out: bytes | None, err: bytes | None) -> bytes:
@@ -418,7 +421,7 @@ class ShDialect(_Dialect):
         """The first control lines."""
         return self._set_terminal + b"\\set +m; PS1= PS2=\n" + self.exit_trap()
 
-    def _evaluate(self, script: bytes) -> bytes:
+    def evaluate(self, script: bytes) -> bytes:
         # two levels of redirection: if the inner one cannot be undone (after ``ulimit -n 20``), the outer one still is
         return b"{ \\eval " + quote(script) + self._closed + b"}"
 

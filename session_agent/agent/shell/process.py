@@ -152,8 +152,10 @@ class ShellProcess:
         self._reports.begin()
         self.descriptors.output.direct(record.spool, record.notify, one_stream=one_stream)
         files = self.descriptors.files
-        text = self.dialect.text(number, script, stdin=stdin, last_status=last_status, tag=tag, one_stream=one_stream)
         changes = not files.remain_valid_after(script, self.dialect)
+        in_file = changes and isinstance(self.dialect, BashDialect) and files.may_skip_commands()
+        run = self.dialect.evaluate_file() if in_file and isinstance(self.dialect, BashDialect) else self.dialect.evaluate(script)
+        text = self.dialect.text(number, run, stdin=stdin, last_status=last_status, tag=tag, one_stream=one_stream)
         if not changes and self._direct is not None:
             # It cannot return from the file, so that can report by itself: one file less to source for the shortest commands.
             control, dialect = self._direct
@@ -163,7 +165,7 @@ class ShellProcess:
             except OSError:
                 self._unsent = True  # it has ended; ``_exited`` follows
         else:
-            lines = self.dialect.run(number, files.fill(text))
+            lines = self.dialect.run(number, files.fill(text, script if in_file else None))
             self._write_control(lines + self._snapshot(number) + self.dialect.prompt() if changes else lines)
         self._awaited = number
         self.changes = changes
@@ -359,6 +361,9 @@ class ShellProcess:
     def _handle_reports(self, data: bytes) -> None:
         for report in self._reports.feed(data):
             if report.number == self._awaited != 0:
+                if self._was_skipped():
+                    self.kill()  # the run has not begun, and begins in the next process
+                    return
                 self._awaited = 0
                 self._events.reported(self, report)
             elif (paths := self._new_pipes.pop(report.number, None)) is not None:
@@ -376,6 +381,10 @@ class ShellProcess:
                 report = (self._broken_off or report)._replace(number=self._awaited)
                 self._awaited = 0
                 self._events.reported(self, report)
+
+    def _was_skipped(self) -> bool:
+        """Whether a trap on DEBUG, or a function in the place of a builtin, has kept the shell from reading the run that it reports."""
+        return self._runs and self.changes and not self._interrupted and not self.descriptors.files.is_read
 
     def _begins_reading(self, report: Report) -> None:
         """It starts to read control lines: at its start, or after an error or interrupt, which discards those that it was executing.

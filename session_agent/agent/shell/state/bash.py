@@ -37,8 +37,10 @@ _PRINT_STACK = b'\\builtin test -z "${DIRSTACK[1]+x}" || \\builtin declare -p DI
 """``declare -p`` alone prints the directory stack as empty."""
 _PUSHED = re.compile(rb"\[([0-9]+)\]=((?:\$'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"))", re.DOTALL)
 _PLAIN = re.compile(rb"umask [0-7]+\n")
+_SKIPPING = re.compile(rb"^(?:enable -n |builtin \(\) \n|declare -\S+ PROMPT_COMMAND=)| (?:DEBUG|ERR|RETURN)$", re.MULTILINE)
+"""Traps, disabled builtins, a function in the place of ``builtin``, and what may set one of them after the state was printed."""
 _INTERFERING = re.compile(
-    rb"^(?:alias |trap |declare -[A-Za-z]*f"
+    rb"^(?:alias |trap |enable -n |declare -[A-Za-z]*f"
     rb"|declare -\S+ (?:(?:PROMPT_COMMAND|PS0|MAILCHECK)=|SHELLOPTS=\S*(?:allexport|keyword|posix|xtrace)))",
     re.MULTILINE,
 )
@@ -52,7 +54,12 @@ def print_state(mark: bytes) -> bytes:
     If a builtin was disabled the mask is printed twice, which ``is_plain`` does not accept.
     """
     others = b"\\builtin alias -p || %s%s\\builtin trap -p || %s\\builtin declare -F; " % (_MASK, _MASK, _MASK)
-    return b"\\builtin pwd; \\builtin declare -p; " + _PRINT_STACK + others + mark + b"\\builtin declare -f; "
+    return b"\\builtin pwd; \\builtin declare -p; \\builtin enable -n; " + _PRINT_STACK + others + mark + b"\\builtin declare -f; "
+
+
+def may_skip_commands(dump: bytes) -> bool:
+    """Whether a shell in this state may skip a command: by a trap on DEBUG under extdebug, or because a builtin is disabled or replaced."""
+    return _SKIPPING.search(dump) is not None
 
 
 def is_plain(dump: bytes, mark: bytes, own_trap: bytes) -> bool:

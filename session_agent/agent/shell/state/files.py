@@ -1,4 +1,4 @@
-"""The two memory files through which a shell reads the text of runs and writes its state.
+"""The memory files through which a shell reads the text of runs and writes its state.
 
 Owns which file is used next, what each holds, and whether the newest dump of the state is complete. A run's text is written to the file
 that does not hold the newest dump, so a complete dump always exists. ``driver`` has the texts. Called by ``process``.
@@ -18,6 +18,8 @@ from .sections import Section
 _UNKNOWN_BYTES = 1 << 60
 _COMMON_BYTES = 8 * 1024
 """Larger than the state of most shells: these are read with one system call."""
+_SEARCHED_BYTES = 1024 * 1024
+"""A dump of at least this size is taken for one that may skip commands."""
 _PLAIN_BYTES = 64 * 1024
 """A dump of at least this size is never considered plain."""
 
@@ -34,15 +36,22 @@ class Printing(Protocol):
 class StateFiles:
     """The memory files of one shell process."""
 
-    __slots__ = ("_dumps", "_filled", "_plain", "descriptors", "slot")
+    __slots__ = ("_dumps", "_filled", "_plain", "_run", "command", "descriptors", "slot")
 
-    def __init__(self) -> None:
-        first = os.memfd_create("holdfast", os.MFD_CLOEXEC)
+    def __init__(self, *, command: bool = False) -> None:
+        """``command``: with a third file, for a command that is not part of the text of its run."""
+        opened: list[int] = []
         try:
-            self.descriptors = (first, os.memfd_create("holdfast", os.MFD_CLOEXEC))
+            opened.extend(os.memfd_create("holdfast", os.MFD_CLOEXEC) for _ in range(2 + command))
         except OSError:
-            os.close(first)
+            for file in opened:
+                os.close(file)
             raise
+        self.descriptors = (opened[0], opened[1])
+        self.command = opened[2] if command else -1
+        """The third file, or -1."""
+        self._run = opened[0]
+        """The file whose reading shows that the last run has begun."""
         self.slot = 0
         """The file of the last run; the dump that follows the run is written to it too."""
         self._dumps = ((0, 0), (0, 0))
@@ -57,8 +66,8 @@ class StateFiles:
         """The number of the newest dump."""
         return self._dumps[0][0]
 
-    def fill(self, text: bytes) -> int:
-        """Write ``text`` to the file without the newest dump; returns its index."""
+    def fill(self, text: bytes, command: bytes | None = None) -> int:
+        """Write ``text`` to the file without the newest dump; returns its index. ``command``: what it sources from the third file."""
         self.slot = slot = 1 - self._dumps[0][1]
         file = self.descriptors[slot]
         if self._filled[slot] > len(text):
@@ -67,13 +76,20 @@ class StateFiles:
         at = os.pwrite(file, text, 0)
         while at < len(text):
             at += os.pwrite(file, text[at:], at)
-        os.utime(file, (0, 0))  # for ``is_read``
+        self._run = file
+        if command is not None:
+            self._run = self.command
+            os.ftruncate(self._run, 0)
+            command, at = command or b"\n", 0  # of an empty file nothing is read
+            while at < len(command):
+                at += os.pwrite(self._run, command[at:] if at else command, at)
+        os.utime(self._run, (0, 0))  # for ``is_read``
         return slot
 
     @property
     def is_read(self) -> bool:
-        """Whether a process has begun to read the file that was filled last. True where the kernel keeps no times of access."""
-        return os.fstat(self.descriptors[self.slot]).st_atime_ns != 0 or not _has_times_of_access()
+        """Whether a process has begun to read the run that was written last. True where the kernel keeps no times of access."""
+        return os.fstat(self._run).st_atime_ns != 0 or not _has_times_of_access()
 
     def expect_dump(self, number: int) -> int:
         """The shell is about to write dump ``number`` to the file of the last run; returns the file's index."""
@@ -120,10 +136,16 @@ class StateFiles:
             self._plain = end >= 0 and dialect.is_plain(dump[:end])
         return self._plain
 
+    def may_skip_commands(self) -> bool:
+        """Whether something in the newest dump of a bash, which must be complete, may keep it from a command that it should execute."""
+        dump = os.pread(self.descriptors[self._dumps[0][1]], _SEARCHED_BYTES, 0)
+        return len(dump) == _SEARCHED_BYTES or bash.may_skip_commands(dump)
+
     def close(self) -> None:
-        """Close both."""
-        for descriptor in self.descriptors:
-            os.close(descriptor)
+        """Close all."""
+        for descriptor in (*self.descriptors, self.command):
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 @functools.cache
