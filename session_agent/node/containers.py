@@ -64,6 +64,8 @@ class Container:
     network_helper: NetworkHelper | None = None
     death: str = ""
     killed: bool = False
+    survives: bool = False
+    """Whether the kernel has not ended the process within `_DEATH_S` after it was killed: nothing waits for it any more."""
     end_cause: tuple[str, str, str] | None = None
     """Reason, fault and message, if the node itself ends the process."""
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -158,7 +160,8 @@ class ContainerFactory:
         if container.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(container.pidfd, signal.SIGKILL)
-            await self._until_gone(container)
+            if not container.survives:
+                await self._until_gone(container)
         container.agent_log.close()
 
     async def destroy(self, container: Container) -> None:
@@ -258,6 +261,7 @@ class ContainerFactory:
                 await container.gone.wait()
         except TimeoutError:
             # The process is stuck in the kernel, for example on a broken disk. Its ids are not reused.
+            container.survives = True
             log.error("%s: process %d was killed but has not ended", container.agent_log.name, container.pid)
 
     def ids(self, slot: int) -> IdMap:
