@@ -100,7 +100,8 @@ class PlacementStore(RedisSpares, RedisGroups, RedisLeadership, RedisRecordings,
         """
         id_ = spec.sandbox_id
         shard = keys.shard_of(id_)
-        derived = idempotency_key is not None and spec.name == derived_id(spec.owner, idempotency_key)
+        # A key that is the id, or gives it, belongs to one id: what it was used for is stored beside that sandbox, in the same step.
+        derived = idempotency_key is not None and spec.name in (idempotency_key, derived_id(spec.owner, idempotency_key))
         if idempotency_key is not None and not derived:
             claim = keys.claimed_key(spec.owner, idempotency_key)
             _, prior = await self._redis.many([("SET", claim, fingerprint, "NX", "PX", self._idempotency_ms), ("GET", claim)])

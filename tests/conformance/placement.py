@@ -206,10 +206,8 @@ class PlacementConformance:
 
     # Creating once
 
-    async def test_the_same_create_five_times_at_once_makes_one(self, store: PlacementStore) -> None:
-        from gateway.placement.store import derived_id
-
-        id_ = derived_id("ada", "k")
+    @pytest.mark.parametrize("id_", [derived_id("ada", "k"), "k"], ids=["derived from the key", "the key"])
+    async def test_the_same_create_five_times_at_once_makes_one(self, store: PlacementStore, id_: str) -> None:
         tries = [spec(id_, incarnation=f"i{number}") for number in range(5)]
         results = await asyncio.gather(*(store.create(one, fingerprint="f", idempotency_key="k") for one in tries))
         assert sum(result.fresh for result in results) == 1
@@ -226,10 +224,8 @@ class PlacementConformance:
         assert caught.value.code == "idempotency_conflict"
         assert (await store.create(spec("bobs", owner="bob"), fingerprint="g", idempotency_key="k")).fresh
 
-    async def test_a_repeated_create_after_the_end_returns_the_tombstone(self, store: PlacementStore) -> None:
-        from gateway.placement.store import derived_id
-
-        id_ = derived_id("ada", "k")
+    @pytest.mark.parametrize("id_", [derived_id("ada", "k"), "k"], ids=["derived from the key", "the key"])
+    async def test_a_repeated_create_after_the_end_returns_the_tombstone(self, store: PlacementStore, id_: str) -> None:
         await store.create(spec(id_), fingerprint="f", idempotency_key="k")
         await store.delete(id_, DELETED, owner="ada")
         again = await store.create(spec(id_, incarnation="i2"), fingerprint="f", idempotency_key="k")

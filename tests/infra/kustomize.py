@@ -7,6 +7,7 @@ add/replace/remove). A test compares it with `kubectl kustomize` where there is 
 from __future__ import annotations
 
 import copy
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import yaml
 
 Manifest = dict[str, Any]
+
+_load_all = functools.partial(yaml.load_all, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 _KNOWN = {"apiVersion", "kind", "resources", "components", "labels", "images", "replicas", "patches"}
 # List → the key that identifies its items, as Kubernetes' types declare it. Other lists are replaced completely.
@@ -37,7 +40,7 @@ def render(folder: Path) -> list[Manifest]:
 
 
 def _accumulate(folder: Path, resources: list[Manifest]) -> list[Manifest]:
-    body = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    body = next(_load_all((folder / "kustomization.yaml").read_text()))
     if unknown := set(body) - _KNOWN:
         raise RenderError(f"{folder}: {', '.join(sorted(unknown))}: not known to this renderer")
     for name in body.get("resources", ()):
@@ -67,7 +70,7 @@ def identity(resource: Manifest) -> tuple[str, str, str, str]:
 
 
 def _documents(path: Path) -> list[Manifest]:
-    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+    return [document for document in _load_all(path.read_text()) if document]
 
 
 def _matching(resources: list[Manifest], target: dict[str, str]) -> list[Manifest]:
@@ -87,7 +90,7 @@ def _matching(resources: list[Manifest], target: dict[str, str]) -> list[Manifes
 
 def _patch(folder: Path, resources: list[Manifest], patch: dict[str, Any]) -> None:
     text = (folder / patch["path"]).read_text() if "path" in patch else patch["patch"]
-    for document in yaml.safe_load_all(text):
+    for document in _load_all(text):
         if isinstance(document, list):
             for resource in _matching(resources, patch["target"]):
                 for step in document:

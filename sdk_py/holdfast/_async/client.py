@@ -237,7 +237,8 @@ class AsyncSandboxClient:
             cluster=cluster,
         )
         self._rest.check_open()
-        info, _ = await self._create(body, shared=exist_ok)
+        # The service stores what a key was used for beside the sandbox of that name: one step, where another key takes two.
+        info, _ = await self._create(body, shared=exist_ok, key=chosen if sandbox_id is None else None)
         sandbox = self._sandbox(info.sandbox_id, info)
         sandbox._request = body | {"sandbox_id": info.sandbox_id}
         if heartbeat_timeout_s is not None:
@@ -398,13 +399,13 @@ class AsyncSandboxClient:
 
         return AsyncSandbox(self, sandbox_id, info, session)
 
-    async def _create(self, body: dict[str, Any], *, shared: bool) -> tuple[SandboxInfo, str]:
-        """Create the sandbox that ``body`` describes; returns its record and the key of the create.
+    async def _create(self, body: dict[str, Any], *, shared: bool, key: str | None = None) -> tuple[SandboxInfo, str]:
+        """Create the sandbox that ``body`` describes; returns its record and the key of the create, a new one unless it is given.
 
         A sandbox that fails or is late is deleted, unless it is shared with other clients, and so is one that cannot be returned to the
         caller.
         """
-        sandbox_id, key = body["sandbox_id"], new_id()
+        sandbox_id, key = body["sandbox_id"], key or new_id()
         try:
             info = await self._rest.create(body, key)
             self._rest.check_open()

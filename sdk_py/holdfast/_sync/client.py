@@ -238,7 +238,8 @@ class SandboxClient:
             cluster=cluster,
         )
         self._rest.check_open()
-        info, _ = self._create(body, shared=exist_ok)
+        # The service stores what a key was used for beside the sandbox of that name: one step, where another key takes two.
+        info, _ = self._create(body, shared=exist_ok, key=chosen if sandbox_id is None else None)
         sandbox = self._sandbox(info.sandbox_id, info)
         sandbox._request = body | {"sandbox_id": info.sandbox_id}
         if heartbeat_timeout_s is not None:
@@ -399,13 +400,13 @@ class SandboxClient:
 
         return Sandbox(self, sandbox_id, info, session)
 
-    def _create(self, body: dict[str, Any], *, shared: bool) -> tuple[SandboxInfo, str]:
-        """Create the sandbox that ``body`` describes; returns its record and the key of the create.
+    def _create(self, body: dict[str, Any], *, shared: bool, key: str | None = None) -> tuple[SandboxInfo, str]:
+        """Create the sandbox that ``body`` describes; returns its record and the key of the create, a new one unless it is given.
 
         A sandbox that fails or is late is deleted, unless it is shared with other clients, and so is one that cannot be returned to the
         caller.
         """
-        sandbox_id, key = body["sandbox_id"], new_id()
+        sandbox_id, key = body["sandbox_id"], key or new_id()
         try:
             info = self._rest.create(body, key)
             self._rest.check_open()
