@@ -67,6 +67,7 @@ class FrameHeaders:
             self._head = b""
         start = position
         mask = self._mask
+        shortest = 6 if mask else 2
         while position < size:
             start = position
             if size - position < 2:
@@ -79,21 +80,16 @@ class FrameHeaders:
             most -= 1
             first, second = data[position], data[position + 1]
             length = second & 0x7F
-            header = 6 if mask else 2
-            if length == 126:
-                header += 2
-            elif length == 127:
-                header += 8
+            extended = 0 if length < 126 else 2 if length == 126 else 8
+            header = shortest + extended
             if (second & _MASK) != mask:
                 raise ProtocolError("a frame is masked the wrong way")
             if first != BINARY:
                 self._check_control(first, length)
             if size - position < header:
                 break
-            if length == 126:
-                length = int.from_bytes(data[position + 2 : position + 4], "big")
-            elif length == 127:
-                length = int.from_bytes(data[position + 2 : position + 10], "big")
+            if extended:
+                length = int.from_bytes(data[position + 2 : position + 2 + extended], "big")
                 if length > MESSAGE_BYTES:
                     self._left = max(position + header + length - size, 0)  # the rest of the payload must not be parsed as frames
                     raise ProtocolError(f"a message of {length} bytes is over the limit of {MESSAGE_BYTES}", "request_too_large")

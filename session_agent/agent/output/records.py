@@ -221,11 +221,11 @@ class Records:
         record.ended_at = now
         record.owner = None
         record.spool.end()
-        if record.kind:
-            self.ended(record, exit_status)
         if not record.lasting:
             self._unacknowledged[record.command_id] = record
         record.notify()
+        if record.kind:  # what nobody waits for comes after the result was sent
+            self.ended(record, exit_status)
         self.prune(now)
 
     def delivered(self, command_id: str, now: float) -> None:

@@ -150,7 +150,8 @@ class ShellProcess:
         number = self._next_number()
         self._runs, self._broken_off, self._unsent, self._interrupted = True, None, False, False
         self._reports.begin()
-        self.descriptors.output.direct(record.spool, record.notify, one_stream=one_stream)
+        if self.terminal is not None:
+            self.terminal.discard()
         files = self.descriptors.files
         changes = not files.remain_valid_after(script, self.dialect)
         in_file = changes and isinstance(self.dialect, BashDialect) and files.may_skip_commands()
@@ -167,6 +168,8 @@ class ShellProcess:
         else:
             lines = self.dialect.run(number, files.fill(text, script if in_file else None))
             self._write_control(lines + self._snapshot(number) + self.dialect.prompt() if changes else lines)
+        # While the shell begins: its output stays in the pipes until they are read.
+        self.descriptors.output.direct(record.spool, record.notify, one_stream=one_stream)
         self._awaited = number
         self.changes = changes
         return number
@@ -423,14 +426,15 @@ class ShellProcess:
         return self.descriptors.output.collect()
 
     def finish(self) -> None:
-        """After ``collect``: the output is complete. Call ``renew`` before the next run."""
+        """After ``collect``: the output is complete, with what the process wrote when it ended."""
         output = self.descriptors.output
         output.finish(b"" if self.status is None else self._reports.rest())
         if output.last_error and self.dialect.may_crash_after(output.last_error):
             self.may_crash = True
 
     def renew(self) -> None:
-        """Prepare the pipes for the next run, in the same iteration of the loop as ``finish``."""
+        """After ``collect``, in the same iteration of the loop: prepare the pipes for the next run."""
+        self.finish()
         fifos = self.descriptors.output.renew(self._launch.uid, self._launch.gid)
         if fifos:
             self._next_number()

@@ -346,7 +346,8 @@ class Shell:
         self._store(run)
 
     def _store(self, run: Run) -> None:
-        self.process.finish()
+        if self.process.status is not None:
+            self.process.finish()  # with what it wrote when it ended
         self._finish(run)
         self.process.renew()
 

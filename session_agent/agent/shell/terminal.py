@@ -63,9 +63,12 @@ class ShellTerminal:
         except OSError:
             return False
 
-    def direct(self, spool: Spool, arrived: Callable[[], None], *, one_stream: bool = False) -> None:
-        """A run begins: output from now on goes to ``spool``; a terminal is one stream in any case."""
+    def discard(self) -> None:
+        """Discard what was written since the last run. Call it before the next one begins."""
         self._reader.drain(MOST_BUFFERED_BYTES)
+
+    def direct(self, spool: Spool, arrived: Callable[[], None], *, one_stream: bool = False) -> None:
+        """A run begins: output that is read from now on goes to ``spool``; a terminal is one stream in any case."""
         self._reader.direct(spool, arrived)
         self._reader.last = b""
 
