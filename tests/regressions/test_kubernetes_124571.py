@@ -22,7 +22,7 @@ WHOLE = "".join(f"{number}\n" for number in range(1, LAST + 1)).encode()
 
 @pytest.fixture
 def weather() -> Weather:
-    return Weather(cut_every_bytes=4_000_000, split=True)
+    return Weather(cut_every_bytes=1_500_000, split=True)  # ten cuts of the 15 MB are likely, fewer than two are not
 
 
 def test_collected_output_is_complete(link: Link) -> None:
