@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,3 +70,40 @@ def test_faults_by_cause_and_rates(open_page: OpenPage, client: SandboxClient) -
         expect(page.get_by_role("link", name="asked-for")).to_have_count(0)
     for one in sandboxes:
         one.close()
+
+
+SEVERAL = [
+    *[("node-lost", "infrastructure", "node-7 stopped answering")] * 5,
+    *[("evicted", "infrastructure", "the disk of node-3 was full")] * 2,
+    *[("oom", "workload", "out of memory: the sandbox used 4.0 GiB of 4 GiB")] * 3,
+    ("image-pull", "caller", "there is no image <img src=x onerror=alert(1)>"),
+    ("deleted", "caller", "deleted by its owner"),
+    ("ttl", "caller", "its lifetime ended"),
+]
+
+
+def test_several_causes(open_page: OpenPage, client: SandboxClient) -> None:
+    """A machine of its own loses no node and pulls no image in a test: the events are made up, in the form that the service sends."""
+    page = open_page("doctor")
+    expect(page.locator(".link-state")).to_have_text("Live")
+    now = time.time()
+    ends = [
+        {"sandbox_id": f"end-{n}", "time": now - 60 * n, "reason": reason, "fault": fault, "message": message}
+        for n, (reason, fault, message) in enumerate(SEVERAL)
+    ]
+    page.evaluate(
+        "async ends => { const { live } = await import('/ui/js/live.js'); for (const end of ends) live.event('deleted', end); }", ends
+    )
+    page.goto(f"{page.url.split('#')[0]}#/overview")
+    faults = page.locator(".panel", has=page.get_by_role("heading", name="Faults"))
+    expect(faults).to_contain_text("11 in the last hour")
+    rows = faults.locator("tbody tr")
+    expect(rows.locator("td:first-child")).to_have_text(["node-lost", "evicted", "oom", "image-pull"])
+    expect(rows.locator("td.num")).to_have_text(["5", "2", "3", "1"])
+    expect(faults.get_by_role("img", name="11 faults: 7 infrastructure, 3 workload, 1 caller")).to_be_visible()
+    expect(rows.last).to_contain_text("there is no image <img src=x onerror=alert(1)>")
+    expect(page.get_by_text("The infrastructure ended 7 sandboxes in the last hour.")).to_be_visible()
+    picture(page, "overview-causes")
+    check_accessible(page)
+    rows.nth(2).get_by_role("link").click()
+    expect(page.locator(".v-row:not(.v-head)")).to_have_count(3)

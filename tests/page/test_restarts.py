@@ -65,6 +65,30 @@ def test_a_shell_is_joined_again_after_a_reload(open_page: OpenPage, client: San
         wait_for_text(page, "again-kept-here")
 
 
+def test_a_shell_of_another_client_is_joined(open_page: OpenPage, client: SandboxClient) -> None:
+    """Both see what is typed, and the shell stays when the page leaves it."""
+    with client.create_sandbox("host", sandbox_id="join-2") as sandbox, sandbox.terminal(name="agent") as terminal:
+        terminal.write(b"X=of-the-client; echo here-$X\n")
+        page = open_page("sandboxes/join-2/terminal")
+        expect(page.get_by_role("button", name="agent")).to_have_attribute("aria-pressed", "true")
+        expect(page.get_by_text("Connected", exact=True)).to_be_visible()
+        wait_for_text(page, "here-of-the-client")
+        page.locator(".xterm-helper-textarea").focus()
+        page.keyboard.type("echo page-$X\n")
+        wait_for_text(page, "page-of-the-client")
+        picture(page, "terminal-joined")
+        page.get_by_role("button", name="Detach").click()
+        expect(page.get_by_text("Left. The shell continues to run")).to_be_visible()
+        again = client.get_sandbox("join-2").terminal(name="agent")
+        again.write(b"echo after-$X\n")
+        seen = b""
+        for chunk in again:
+            seen += chunk if isinstance(chunk, bytes) else chunk.data
+            if b"after-of-the-client" in seen:
+                break
+        again.close()
+
+
 @pytest.mark.parametrize("part", ["gateway"])
 def test_the_page_says_that_it_was_offline(open_page: OpenPage, client: SandboxClient, page_stack: Stack, part: str) -> None:
     with client.create_sandbox("host", sandbox_id="there-1") as sandbox:

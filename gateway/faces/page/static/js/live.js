@@ -15,7 +15,9 @@ const LIFE = new Set(["created", "ready", "leaving", "paused", "failed", "delete
  * @typedef {Object} Sandbox
  * @property {string} id
  * @property {"ready"|"pending"|"leaving"|"paused"|"failed"|"ended"} status
+ * @property {string} owner
  * @property {string} image
+ * @property {any[]|null} ports on which its programs listen, as it reports them; null if it did not yet
  * @property {string} group
  * @property {Record<string, string>} labels
  * @property {number|null} created
@@ -35,8 +37,10 @@ const LIFE = new Set(["created", "ready", "leaving", "paused", "failed", "delete
  */
 /** @typedef {{id: string, line: string, running: boolean, exit: number|null}} Command */
 
+/** Whose sandboxes these are. */
+let owner = "";
 /** @param {string} id @returns {Sandbox} */
-const blank = (id) => ({ id, status: "pending", image: "", group: "", labels: {}, created: null, ready: null, ended: null, expires: null, cpu: "", memory: "", reason: "", fault: "", message: "", record: null, command: null, cpuUse: null, memoryUse: null, sample: null });
+const blank = (id) => ({ id, owner, ports: null, status: "pending", image: "", group: "", labels: {}, created: null, ready: null, ended: null, expires: null, cpu: "", memory: "", reason: "", fault: "", message: "", record: null, command: null, cpuUse: null, memoryUse: null, sample: null });
 
 class Live extends EventTarget {
   constructor() {
@@ -66,8 +70,9 @@ class Live extends EventTarget {
     this.stream = null;
   }
 
-  /** @param {string[]} scopes of the session: what happens in sandboxes needs `exec` */
-  start(scopes) {
+  /** @param {string[]} scopes of the session: what happens in sandboxes needs `exec` @param {string} whose */
+  start(scopes, whose) {
+    owner = whose;
     if (this.stream) return;
     const activity = scopes.includes("exec") ? { activity: "true", usage_s: USAGE_S } : {};
     this.stream = follow({ since: KEPT_S, pulls: "true", ...activity }, (name, facts) => this.event(name, facts), (state, problem) => this.connection(state, problem));
@@ -188,7 +193,8 @@ class Live extends EventTarget {
       if (this.commands.length > MOST_COMMANDS) this.commands.splice(0, MOST_COMMANDS / 2);
     } else if (name === "command_ended") {
       if (one.command && one.command.id === facts.command_id) Object.assign(one.command, { running: false, exit: facts.exit_code ?? null });
-    } else if (name === "usage") {
+    } else if (name === "ports") one.ports = Array.isArray(facts.ports) ? facts.ports : null;
+    else if (name === "usage") {
       const { sample } = one, cpu = Number(facts.cpu_s), push = (list, value) => [...(list ?? []), value].slice(-SAMPLES);
       if (Number.isFinite(facts.memory_bytes)) one.memoryUse = push(one.memoryUse, facts.memory_bytes);
       if (sample && facts.time > sample.at && Number.isFinite(cpu)) one.cpuUse = push(one.cpuUse, Math.max((cpu - sample.cpu) / (facts.time - sample.at), 0));

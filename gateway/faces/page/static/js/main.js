@@ -109,7 +109,7 @@ async function signOut() {
   location.reload();
 }
 function begin() {
-  live.start(app.who.scopes);
+  live.start(app.who.scopes, app.who.owner);
   draw();
 }
 async function start() {

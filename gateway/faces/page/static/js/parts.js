@@ -52,11 +52,15 @@ export const panel = (title, body, { actions, note, cls = "" } = {}) => h("secti
 export const empty = (title, text, extra) => h("div.empty", h("h2", title), h("p", text), extra);
 
 const TITLES = { sandbox_not_found: "There is no such sandbox", sandbox_gone: "The sandbox has ended", sandbox_not_ready: "The sandbox is not ready yet", scope_missing: "Your key does not permit this", placement_unavailable: "The placement store does not answer", agent_unreachable: "The sandbox does not answer", no_answer: "Holdfast does not answer", file_not_found: "There is no such file" };
-/** A problem document of the service, in words. @param {import("./api.js").Problem} error @param {(() => void)|null} [onretry] @param {string} [title] */
+const RETRY_MS = 3000;
+/** A problem document of the service, in words. What the infrastructure may have repaired meanwhile is tried again by itself, as long as the person is not about to. @param {import("./api.js").Problem} error @param {(() => void)|null} [onretry] @param {string} [title] */
 export function problem(error, onretry, title) {
-  return h("div.problem", { role: "alert" }, h("h2", glyph(error.fault), title ?? TITLES[error.code] ?? "This could not be done"), h("p", safe(error.message)), error.hint ? h("p.hint", safe(error.hint)) : null,
-    h("div.row", onretry ? button("Try again", { kind: "primary", onclick: onretry }) : null),
+  const again = onretry && error.retryable;
+  const node = h("div.problem", { role: "alert" }, h("h2", glyph(error.fault), title ?? TITLES[error.code] ?? "This could not be done"), h("p", safe(error.message)), error.hint ? h("p.hint", safe(error.hint)) : null,
+    h("div.row", onretry ? button("Try again", { kind: "primary", onclick: onretry }) : null, again ? h("span.note", `Next attempt in ${RETRY_MS / 1000} s`) : null),
     h("p.meta", h("code", error.code), " · fault: ", error.fault, error.request ? [" · request ", h("code", error.request)] : null));
+  if (again) setTimeout(() => { if (node.isConnected && !node.contains(document.activeElement)) onretry(); }, RETRY_MS);
+  return node;
 }
 export const skeleton = (rows, cls = "") => h("div", { cls: `skeleton ${cls}`, "aria-hidden": "true" },
   Array.from({ length: rows }, (_, i) => h("div.sk-row", [18, 30, 24, 12].map((w, j) => h("i", { style: { width: `${w - (i * 7 + j * 5) % 9}%` } })))));

@@ -1,23 +1,15 @@
 // Files of a sandbox: browse, view text and images, upload, download. Names and contents are hostile text: text nodes, or images from bytes.
-import { Problem, call, get, path } from "../api.js";
+import { API, Problem, bytesOf, get, path, upload as send } from "../api.js";
 import { add, h, replace, safe, bytes, age } from "../dom.js";
-import { save } from "../downloads.js";
+import { fetchFile } from "../downloads.js";
+import { field, saying, text } from "../forms.js";
 import { button, command, dialog, empty, icon, loading, problem, skeleton, toast } from "../parts.js";
 
 const SHOWN_BYTES = 512 * 1024;
-const UPLOAD_BYTES = 20 * 1024 * 1024;
 const IMAGES = { png: "image/png", jpg: "image/jpeg", jpeg: "image/jpeg", gif: "image/gif", webp: "image/webp" };
 const LINES = 5000;
 
 const join = (folder, name) => (folder === "/" ? `/${name}` : `${folder}/${name}`);
-/** @param {string} text base64 */
-const decode = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-/** @param {Uint8Array} data */
-function encode(data) {
-  let text = "";
-  for (let at = 0; at < data.length; at += 32768) text += String.fromCharCode(...data.subarray(at, at + 32768));
-  return btoa(text);
-}
 /** @param {Uint8Array} data */
 function isText(data) {
   if (data.subarray(0, 8000).includes(0)) return false;
@@ -29,7 +21,7 @@ export function files({ id, signal, keep, episode }) {
   let folder = keep.get(`folder-${id}`) ?? ".", shown = "", address = "";
   /** @type {any[]} */
   let entries = [];
-  const root = h("section.files", h("div.tools", crumbs, h("span.grow"), button("Upload", { onclick: () => picker.click() }), picker), said, h("div.split2", list, preview), h("p.note.drop", "Drop files anywhere on this tab to upload them. A file is replaced only after you agree."));
+  const root = h("section.files", h("div.tools", crumbs, h("span.grow"), button("Upload", { onclick: () => picker.click() }), picker, button("New directory", { onclick: make }), button("Download as tar", { onclick: () => fetchFile(API + path(["sandboxes", id, "files", "archive"], { path: folder }), `${folder.split("/").pop() || "root"}.tar`) })), said, h("div.split2", list, preview), h("p.note.drop", "Drop files anywhere on this tab to upload them. A file is replaced only after you agree."));
 
   /** @param {string} to */
   async function open(to) {
@@ -44,11 +36,19 @@ export function files({ id, signal, keep, episode }) {
       if (error instanceof Problem) { replace(list, problem(error, () => open(to), error.code === "agent_unreachable" ? undefined : "This directory could not be read")); if (to !== "/") add(list, h("p.pad", button("Open /", { onclick: () => open("/") }))); }
     } finally { clearTimeout(late); }
   }
+  /** One operation on a file, over the session of the page. @param {string} op @param {string} at @param {Record<string, any>} [more] @returns {Promise<Map<string, any>>} Throws Problem. */
+  const ask = (op, at, more = {}) => new Promise((resolve, reject) => {
+    episode.attach().open("fs", { op, path: at, ...more }, { ended: resolve, failed: (error) => reject(new Problem(400, { detail: error.message, code: error.code, fault: "caller", retryable: false })) });
+  });
   /** The working directory of the sandbox, which a relative path starts from. @returns {Promise<string>} */
-  function where() {
-    return new Promise((resolve) => {
-      episode.attach().open("fs", { op: "stat", path: "." }, { ended: (result) => resolve(String(result.get("entry")?.get?.("path") ?? "/")), failed: () => resolve("/") });
-    });
+  const where = () => ask("stat", ".").then((result) => String(result.get("entry")?.get?.("path") ?? "/"), () => "/");
+  function make() {
+    const said = saying(), name = text("", { cls: "mono" });
+    dialog("New directory", h("div.form", field("Name", name, `in ${folder}`), said), [["Create directory", "primary", async () => {
+      const wanted = name.value.trim();
+      if (!wanted || wanted.includes("/")) { replace(said, "Give it a name without /."); return false; }
+      try { await ask("mkdir", join(folder, wanted), { exist_ok: false }); open(folder); return true; } catch (error) { if (error instanceof Problem) replace(said, safe(error.message)); return false; }
+    }]]);
   }
   function show() {
     const parts = folder.split("/").filter(Boolean), go = (to) => (e) => { e.preventDefault(); open(to); };
@@ -58,18 +58,15 @@ export function files({ id, signal, keep, episode }) {
     if (!entries.length) replace(list, up.length ? h("table.table", h("tbody", up)) : null, empty("This directory is empty", "Drop files here to upload them, or copy them from a terminal.", command(`holdfast cp src ${id}:${folder}/`)));
     else replace(list, h("table.table", h("thead", h("tr", h("th", { scope: "col" }, "Name"), h("th.num", { scope: "col" }, "Size"), h("th.num.lg", { scope: "col" }, "Changed"))), h("tbody", up, entries.map(row))));
   }
-  /** @param {string} at @returns {Promise<Uint8Array>} */
-  const read = async (at) => decode((await get(path(["sandboxes", id, "files"], { path: at }), signal)).content);
-  async function download(entry) {
-    try { save(await read(join(folder, entry.name)), entry.name); } catch (error) { if (error instanceof Problem) dialog("The file could not be read", problem(error)); }
-  }
+  const address_ = (entry) => path(["sandboxes", id, "files", "content"], { path: join(folder, entry.name) });
   async function look(entry) {
     shown = entry.name;
     show();
-    const title = h("header", h("b.mono", safe(entry.name)), h("span.note.lg", bytes(entry.size)), h("div.actions", button("Download", { onclick: () => download(entry) })));
+    const about = h("span.note.lg", bytes(entry.size)), title = h("header", h("b.mono", safe(entry.name)), about, h("div.actions", button("Download", { onclick: () => fetchFile(API + address_(entry), entry.name) })));
+    ask("stat", join(folder, entry.name)).then((result) => { const known = result.get("entry"); add(about, ` · ${Number(known?.get("mode") ?? 0).toString(8).padStart(4, "0")} user ${Number(known?.get("uid") ?? 0)}`); }, () => {});
     if (entry.size > SHOWN_BYTES) { replace(preview, title, h("p.pad.note", `${bytes(entry.size)} are too large to show here.`)); return; }
     try {
-      const data = await read(join(folder, entry.name)), type = IMAGES[entry.name.split(".").pop()?.toLowerCase() ?? ""];
+      const data = await bytesOf(address_(entry), signal), type = IMAGES[entry.name.split(".").pop()?.toLowerCase() ?? ""];
       if (shown !== entry.name) return;
       URL.revokeObjectURL(address);
       if (type) {
@@ -87,12 +84,19 @@ export function files({ id, signal, keep, episode }) {
   async function upload(chosen) {
     const there = chosen.filter((file) => entries.some((entry) => entry.name === file.name));
     if (there.length && !await agree(there)) return;
-    const large = chosen.filter((file) => file.size > UPLOAD_BYTES);
-    if (large.length) dialog("Too large for the page", [h("p", safe(`${large.map((file) => file.name).join(", ")}: the page uploads files of at most ${bytes(UPLOAD_BYTES)}.`)), command(`holdfast cp ${large[0].name} ${id}:${folder}/`)]);
-    for (const file of chosen.filter((one) => !large.includes(one))) {
-      const line = h("p.note", `Uploading ${file.name}, ${bytes(file.size)}`);
+    const into = folder;
+    for (const file of chosen) {
+      const gone = new AbortController(), bar = h("i"), sent = h("span.num", bytes(0)), line = h("div.upload-row", h("span.mono.c-where", safe(file.name)), h("div.track", { role: "progressbar", "aria-label": `Upload of ${file.name}`, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": 0 }, bar), h("span.row", sent, button("Cancel", { kind: "small", onclick: () => gone.abort() })));
       add(said, line);
-      try { await call("POST", path(["sandboxes", id, "files"]), { path: join(folder, file.name), content: encode(new Uint8Array(await file.arrayBuffer())) }); toast(`${file.name} is uploaded`); } catch (error) { if (error instanceof Problem) dialog(`${file.name} was not uploaded`, problem(error)); }
+      try {
+        await send("PUT", path(["sandboxes", id, "files", "content"], { path: join(into, file.name) }), file, (done) => {
+          const part = file.size ? done / file.size * 100 : 100;
+          bar.style.width = `${part}%`;
+          bar.parentElement?.setAttribute("aria-valuenow", String(Math.round(part)));
+          replace(sent, `${bytes(done)} of ${bytes(file.size)}`);
+        }, AbortSignal.any([gone.signal, signal]));
+        toast(`${safe(file.name).textContent} is uploaded`);
+      } catch (error) { if (error instanceof Problem) dialog("The file was not uploaded", [h("p", safe(file.name, "span", "mono")), problem(error)]); }
       line.remove();
     }
     open(folder);

@@ -41,7 +41,7 @@ export const images = {
     /** @param {any} one @param {number} used */
     function entry(one, used) {
       const host = one.name === "host", about = [one.shared && !host ? "of everybody" : "", one.parent ? `made from ${one.parent}` : "", one.nodes ? `on ${one.nodes.ready} of ${one.nodes.wanted} nodes` : ""].filter(Boolean).join(", ");
-      const act = used ? h("span.note", "in use") : host ? h("span.note", "always there") : may && (!one.shared || who.scopes.includes("admin")) ? button("Remove", { kind: "small danger", onclick: () => remove(one) }) : null;
+      const act = host ? h("span.note", "always there") : used ? h("span.note", "in use") : may && (!one.shared || who.scopes.includes("admin")) ? button("Remove", { kind: "small danger", onclick: () => remove(one) }) : null;
       return h("tr", h("td.cut", { title: one.name }, h("b.mono.lg", h("bdi", safe(one.name))), h("b.mono.sm", h("bdi", safe(shortImage(one.name)))), about ? h("span.note", " ", safe(about)) : null), h("td.lg.mono.note", host ? "read-only view of this machine" : one.digest ? [safe(one.digest.slice(0, 19)), "… ", copyable(one.digest, { label: "" })] : h("span.dash", "–")), h("td.num", one.size_bytes ? bytes(one.size_bytes) : h("span.dash", "–")), h("td.num.lg", one.created ? `${age(Math.max(Date.now() / 1000 - one.created, 0))} ago` : h("span.dash", "–")),
         h("td.num", used ? link(count(used), `#/sandboxes?q=${encodeURIComponent(`image:${one.name}`)}`) : "0"), h("td.acts", act));
     }

@@ -2,7 +2,7 @@
 import { Problem, call, get, path } from "../api.js";
 import { add, h, replace, safe, span, wall, bytes } from "../dom.js";
 import { spark } from "../charts.js";
-import { button, copyable, dialog, empty, facts, fault, glyph, link, loading, skeleton, state, tabs, toast } from "../parts.js";
+import { button, copyable, dialog, empty, facts, fault, glyph, icon, link, loading, skeleton, state, tabs, toast } from "../parts.js";
 import { Episode } from "../episode.js";
 import { isOrdinary, live } from "../live.js";
 import { cores, quantity } from "../quantities.js";
@@ -11,6 +11,7 @@ import { files } from "./files.js";
 import { network } from "./network.js";
 import { ports } from "./ports.js";
 import { recording } from "./recording.js";
+import { exporting } from "./replay.js";
 import { terminal } from "./terminal.js";
 import { timeline } from "./timeline.js";
 
@@ -52,13 +53,15 @@ export const sandbox = {
     function drawHead() {
       const sb = one(), alive = sb && (sb.status === "ready" || sb.status === "leaving" || sb.status === "paused"), crumb = h("nav.crumb", { "aria-label": "Breadcrumb" }, link("Sandboxes", "#/sandboxes"), h("span", "/")), title = h("h1", safe(id, "span", "mono"));
       if (!sb) { replace(head, crumb, title); replace(strip); replace(bar); return; }
+      const recorded = sb.status === "ended" || sb.status === "failed" ? episode?.recordingId || sb.record?.recording || "" : "";
       const held = head.contains(document.activeElement) ? [...head.querySelectorAll("button, a")].indexOf(/** @type {Element} */ (document.activeElement)) : -1;
       replace(head, crumb, title, state(sb.status, sb.status === "failed" ? sb.fault : ""), sb.reason ? h("span.cause", isOrdinary(sb) ? null : fault(sb.fault), h("b", safe(sb.reason))) : null, copyable(id, { label: "Copy id" }),
-        h("div.actions", sb.status === "paused" ? button("Resume", { kind: "primary", onclick: resume }) : null, sb.status === "ready" && sb.expires !== null ? button("Extend by 1 h", { onclick: extend }) : null, alive || sb.status === "pending" ? button("Delete", { kind: "danger", onclick: remove }) : null));
+        h("div.actions", sb.status === "paused" ? button("Resume", { kind: "primary", onclick: resume }) : null, sb.status === "ready" && sb.expires !== null ? button("Extend by 1 h", { onclick: extend }) : null, alive || sb.status === "pending" ? button("Delete", { kind: "danger", onclick: remove }) : null,
+          recorded ? [h("a.btn.primary", { href: `#/recordings/${encodeURIComponent(recorded)}` }, icon("play"), h("span", "Replay")), button("Export", { glyph: "down", onclick: () => exporting(recorded, id) })] : null));
       if (held >= 0) /** @type {HTMLElement|undefined} */ ([...head.querySelectorAll("button, a")][held])?.focus();
       drawFacts();
       const count = episode?.commands.length || undefined;
-      replace(bar, tabs("Sandbox", TABS.map((t) => [t, t[0].toUpperCase() + t.slice(1), `${here}/${t}`, t === "timeline" ? count : undefined]), tab));
+      replace(bar, tabs("Sandbox", TABS.map((t) => [t, t[0].toUpperCase() + t.slice(1), `${here}/${t}`, t === "timeline" ? count : t === "ports" && alive ? (sb.ports && new Set(sb.ports).size) || undefined : undefined]), tab));
       const tabsBar = /** @type {HTMLElement|null} */ (bar.firstElementChild), open = /** @type {HTMLElement|null} */ (bar.querySelector("[aria-current]"));
       if (tabsBar && open) tabsBar.scrollLeft = Math.max(open.offsetLeft + open.offsetWidth - tabsBar.offsetLeft - tabsBar.clientWidth, 0); // in sight on a phone
       replace(notice, sb.status === "leaving" ? h("p.attention", glyph("infrastructure"), h("span", h("b", `This sandbox ends at ${wall(sb.expires ?? 0)}. `), safe(sb.message ? `${sb.message[0].toUpperCase()}${sb.message.slice(1)}. ` : ""), "Commands that end before are reported; new ones are refused. Exclude this rollout from training.")) : null);

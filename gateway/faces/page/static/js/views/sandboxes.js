@@ -11,8 +11,8 @@ import { create } from "./create.js";
 
 /** @typedef {import("../live.js").Sandbox} Sandbox */
 /** @typedef {{key: string, value: string, word: string, not?: boolean}} Token */
-const KEYS = { state: "status", image: "image", group: "group", fault: "fault", cause: "reason", label: "labels" };
-const HINTS = { state: "ready, pending, leaving, paused, failed, ended", image: "part of its name", group: "its group", fault: "infrastructure, workload, caller", cause: "why it ended", label: "name=value" };
+const KEYS = { state: "status", owner: "owner", image: "image", group: "group", fault: "fault", cause: "reason", label: "labels" };
+const HINTS = { state: "ready, pending, leaving, paused, failed, ended", owner: "whose it is", image: "part of its name", group: "its group", fault: "infrastructure, workload, caller", cause: "why it ended", label: "name=value" };
 const STATES = ["ready", "pending", "leaving", "paused", "failed", "ended"];
 const COLUMNS = [["status", "State", "c-state"], ["id", "Sandbox", "c-id"], ["image", "Image", "c-image"], ["owner", "Owner", "c-owner"], ["group", "Group", "c-group"], ["created", "Age", "c-age num"], ["ready", "Ready in", "c-ready num"], ["cpu", "CPU", "c-cpu"], ["memory", "Memory", "c-mem"], ["expires", "Ends in", "c-exp num"], ["reason", "Last command, or cause of end", "c-last"]];
 const AT_ONCE = 8;
@@ -118,7 +118,7 @@ export const sandboxes = {
         onclick: (e) => { if (!e.target.closest("label") && !e.target.closest("a")) go(to); } },
         h("span.c-pick", { role: "gridcell" }, h("label", { onclick: (e) => { e.preventDefault(); pickTo(i, e.shiftKey); } }, h("input", { type: "checkbox", tabindex: -1, checked: on, "aria-label": `Select ${x.id}` }))),
         h("span.c-state", { role: "gridcell" }, state(x.status, x.status === "failed" ? x.fault : "")), h("span.c-id", { role: "gridcell" }, h("a", { href: `#/${to}`, cls: "link mono", tabindex: -1 }, safe(x.id))),
-        h("span.c-image.mono", { role: "gridcell", title: x.image }, x.image ? h("bdi", shortImage(x.image)) : dash()), h("span.c-owner", { role: "gridcell" }, who.owner), h("span.c-group.mono", { role: "gridcell" }, x.group || dash()),
+        h("span.c-image.mono", { role: "gridcell", title: x.image }, x.image ? h("bdi", safe(shortImage(x.image))) : dash()), h("span.c-owner", { role: "gridcell" }, who.owner), h("span.c-group.mono", { role: "gridcell" }, x.group ? safe(x.group) : dash()),
         h("span.c-age.num", { role: "gridcell" }, at_ ? age(Math.max(now() - at_, 0)) : dash()), h("span.c-ready.num", { role: "gridcell" }, x.ready && x.created ? span(Math.max(x.ready - x.created, 0)) : dash()),
         h("span.c-cpu", { role: "gridcell" }, use(x.cpuUse, cpuLimit, x.cpuUse ? `${(x.cpuUse.at(-1) ?? 0).toFixed(1)}/${x.cpu}` : "", `CPU of ${x.cpu} cores`)), h("span", { cls: `c-mem${over ? " hot" : ""}`, role: "gridcell" }, use(x.memoryUse, memoryLimit, x.memoryUse ? bytes(x.memoryUse.at(-1) ?? 0) : "", `memory of ${bytes(memoryLimit)}`)),
         h("span.c-exp.num", { role: "gridcell" }, alive && x.expires ? age(Math.max(x.expires - now(), 1)) : dash()), h("span.c-last", { role: "gridcell" }, last));
@@ -136,7 +136,7 @@ export const sandboxes = {
     function drawHead() {
       const every = list.length > 0 && list.every((x) => ui.picked.has(x.id));
       replace(head, h("span.c-pick", { role: "columnheader" }, h("input", { type: "checkbox", checked: every, "aria-label": "Select all that match", onchange: () => { ui.picked = every ? new Set() : new Set(list.map((x) => x.id)); refresh(); } })),
-        COLUMNS.map(([key, name, cls]) => h("span", { cls, role: "columnheader", "aria-sort": ui.sort === key ? (ui.down ? "descending" : "ascending") : "none" }, h("button.sort", { type: "button", onclick: () => { ui.down = ui.sort === key ? !ui.down : ["created", "cpu", "memory"].includes(key); ui.sort = key; refresh(); } }, name, h("span.dir", { "aria-hidden": "true" }, ui.sort === key ? (ui.down ? "↓" : "↑") : "↕")))));
+        COLUMNS.map(([key, name, cls]) => h("span", { cls, role: "columnheader", "aria-sort": ui.sort === key ? (ui.down ? "descending" : "ascending") : "none" }, h("button.sort", { type: "button", onclick: () => { ui.down = ui.sort === key ? !ui.down : ["created", "cpu", "memory"].includes(key); ui.sort = key; viewport.scrollTop = 0; ui.at = 0; refresh(); } }, name, h("span.dir", { "aria-hidden": "true" }, ui.sort === key ? (ui.down ? "↓" : "↑") : "↕")))));
     }
     const picked = () => live.list_().filter((x) => ui.picked.has(x.id));
     function remove() {

@@ -5,7 +5,7 @@ import { xterm } from "../vendor.js";
 import { allowStyles } from "../constructed_styles.js";
 import { button, empty, glyph, segmented, toast } from "../parts.js";
 
-const TEXTS = { connecting: ["pending", "Connecting"], connected: ["ready", "Connected"], reconnecting: ["leaving", "Reconnecting. The shell continues to run; input is refused until it is back."], ended: ["ended", "Ended"] };
+const TEXTS = { connecting: ["pending", "Connecting"], connected: ["ready", "Connected"], reconnecting: ["leaving", "Reconnecting. The shell continues to run; input is refused until it is back."], ended: ["ended", "Ended"], left: ["ended", "Left. The shell continues to run"] };
 const MOST_WAITING = 64 * 1024;
 const SCROLLBACK = 5000;
 
@@ -26,6 +26,8 @@ export function terminal({ id, episode, signal, keep }) {
   let fit = null;
   /** @type {import("../session.js").Channel|null} */
   let channel = null;
+  /** The one that was left here. @type {import("../session.js").Channel|null} */
+  let leaving = null;
   let name = keep.get(`terminal-${id}`) ?? "", state = "connecting", loss = 0, why = "";
   const living = () => episode.commands.filter((c) => c.running && c.where === "terminal");
 
@@ -34,7 +36,7 @@ export function terminal({ id, episode, signal, keep }) {
     const held = bar.contains(document.activeElement) ? [...bar.querySelectorAll("button")].indexOf(/** @type {any} */ (document.activeElement)) : -1;
     replace(bar, shells.length ? segmented("Shells", shells.map((one) => [one, one.startsWith(prefix) ? `shell ${one.slice(prefix.length)}` : one]), name, (one) => { open(one); }) : null,
       button("New shell", { kind: "small", glyph: "plus", onclick: () => open(fresh()) }), h("span.grow"), h("span", { cls: `term-state st-${mark}`, role: "status" }, glyph(mark), text, state === "ended" && why ? [": ", safe(why)] : ""),
-      button("Detach", { kind: "small", disabled: !channel, title: "The shell continues to run", onclick: () => { channel?.close(true); screen?.blur(); } }));
+      button("Detach", { kind: "small", disabled: !channel, title: "The shell continues to run", onclick: () => { if (channel) leaving = channel; channel?.close(true); screen?.blur(); } }));
     if (held >= 0) bar.querySelectorAll("button")[held]?.focus();
     replace(note, "Ctrl ] leaves the terminal. A shell continues when this page is closed, and can be joined again here", name ? [" or with ", h("code", `holdfast shell --attach ${name} ${id}`)] : null, ".");
   }
@@ -59,13 +61,13 @@ export function terminal({ id, episode, signal, keep }) {
       ended: (result) => {
         if (channel !== own) return;
         channel = null;
-        state = "ended";
+        state = leaving === own ? "left" : "ended";
         why = result.get("detached") || result.get("exit_code") === null || result.get("exit_code") === undefined ? "the shell was left" : `exit ${result.get("exit_code")}`;
         keep.delete(`terminal-${id}`);
         draw();
         episode.soon();
       },
-      failed: (error) => { if (channel === own) { channel = null; state = "ended"; why = error.message || error.code; draw(); } },
+      failed: (error) => { if (channel === own) { channel = null; state = leaving === own ? "left" : "ended"; why = error.message || error.code; draw(); } },
     });
     channel = own;
     if (episode.session?.state === "connected") state = "connected";
@@ -102,7 +104,7 @@ export function terminal({ id, episode, signal, keep }) {
     const encoder = new TextEncoder();
     /** @param {Uint8Array} data */
     const type = (data) => {
-      if (!channel || state === "reconnecting" || state === "ended") return; // refused, not lost: the state says so
+      if (!channel || state === "reconnecting" || state === "ended" || state === "left") return; // refused, not lost: the state says so
       if (channel.waiting + data.length > MOST_WAITING) { toast("This paste is too large: 64 KiB at a time"); return; }
       channel.write(data);
     };
