@@ -20,7 +20,7 @@ from tests.support.stack import Stack, running_stack
 TOP = Path(__file__).resolve().parents[2]
 PICTURES = TOP / "build" / "page"
 DOCUMENTATION = TOP / "infra" / "docs" / "pictures"
-DOCUMENTED = frozenset({"overview", "timeline", "replay", "group", "terminal-vim"})
+DOCUMENTED = frozenset({"overview", "timeline", "replay", "group", "terminal-vim", "keys"})
 """The pictures of the documentation. They are smaller."""
 MOST_PICTURE_BYTES = 100_000
 _places = [PICTURES]

@@ -32,6 +32,7 @@ def test_every_tab_of_a_sandbox(open_page: OpenPage, client: SandboxClient, them
                     expect(one.get_by_text("Connected", exact=True)).to_be_visible()
                 if tab == "ports":
                     expect(one.get_by_role("cell", name="8000", exact=True)).to_be_visible()
+                    expect(one.locator(".tabs [aria-current]")).to_have_text("Ports1")
                 picture(one, f"tab-{tab}-{theme}-{width}")
                 check_accessible(one)
                 wide = one.evaluate("document.documentElement.scrollWidth")

@@ -127,6 +127,11 @@ def test_replay_of_a_recorded_episode(open_page: OpenPage, client: SandboxClient
                 json.loads(row) for row in to_asciicast(lines, recording).splitlines()
             ]
 
+    # The sandbox that has ended leads to it, too.
+    page.goto(f"{page.url.split('#')[0]}#/sandboxes/replay-1/timeline")
+    page.locator("header.head").get_by_role("link", name="Replay").click()
+    expect(chapters.first).to_be_visible()
+
     # From the address, one command; and deleting.
     page.goto(f"{page.url}/{commands_of(lines)[2].id}")
     expect(page.locator(".chapters .on")).to_contain_text("grüße")

@@ -163,7 +163,7 @@ def test_faults_by_cause(open_page: OpenPage, client: SandboxClient) -> None:
         sandbox = client.create_sandbox("host", sandbox_id="oom-1", entrypoint=["sh", "-c", "exit 3"])
         page = open_page("overview")
         expect(page.get_by_role("heading", name="Faults")).to_be_visible()
-        picture(page, "overview")
+        picture(page, "overview-calm")
         check_accessible(page)
         for view in ("images", "keys", "doctor"):
             page.keyboard.press("g")

@@ -69,7 +69,7 @@ export const loading = (what, body) => h("div.loading", { "aria-busy": "true" },
 /** A modal question. `body` is nodes; `actions` are buttons, whose action keeps it open with false; Escape and Cancel close it; the focus returns. */
 export function dialog(title, body, actions = []) {
   const node = h("dialog", { cls: "dialog", "aria-labelledby": "dlg-t" });
-  const before = /** @type {HTMLElement|null} */ (document.activeElement), close = () => { node.close(); node.remove(); if (before?.isConnected) before.focus(); };
+  const before = /** @type {HTMLElement|null} */ (document.activeElement), close = () => { node.close(); node.remove(); (before?.isConnected ? before : document.getElementById("main"))?.focus({ preventScroll: true }); };
   add(node, [h("header", h("h2", { id: "dlg-t" }, title), button("", { kind: "quiet", glyph: "close", title: "Close", onclick: close })), h("div.dialog-body", body)]);
   if (actions.length) add(node, h("footer", button("Cancel", { onclick: close }), actions.map(([label, kind, act]) => button(label, { kind, onclick: async () => { if (await act?.() !== false) close(); } }))));
   node.addEventListener("cancel", (e) => { e.preventDefault(); close(); });

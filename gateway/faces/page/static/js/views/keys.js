@@ -55,7 +55,7 @@ function list(body, { signal, who }, actions) {
     const said = saying(), same = sameCommand(), name = text("", { oninput: show }), owner = text(who.owner, { oninput: show }), project = text("", { oninput: show, placeholder: "none" }), life = choice(LIVES, LIVES[0][0], show);
     const scopes = SCOPES.map(([scope, what]) => ({ scope, what, box: checkbox(["read", "create", "exec", "files"].includes(scope), show) }));
     const chosen = () => scopes.filter((one) => one.box.checked).map((one) => one.scope);
-    function show() { same.show(["holdfast key create", `--owner ${quote(owner.value || "OWNER")}`, project.value && `--project ${quote(project.value)}`, `--scopes ${chosen().join(",") || "read"}`, life.value && `--expires ${life.value}`, name.value && `--note ${quote(name.value)}`]); }
+    function show() { replace(said); same.show(["holdfast key create", `--owner ${quote(owner.value || "OWNER")}`, project.value && `--project ${quote(project.value)}`, `--scopes ${chosen().join(",") || "read"}`, life.value && `--expires ${life.value}`, name.value && `--note ${quote(name.value)}`]); }
     show();
     dialog("New key", h("div.form", h("div.form2", field("Name", name), field("Owner", owner), field("Project", project), field("Expires", life)), h("fieldset", h("legend", "Scopes"), scopes.map((one) => h("label.check", one.box, h("b", one.scope), h("span.note", one.what)))), said, same.node), [["Create key", "primary", async () => {
       if (!chosen().length) { replace(said, "Choose at least one scope."); return false; }
@@ -95,7 +95,7 @@ export const keys = {
     if (tab === "projects") { projects(body, context, actions); return; }
     if (tab === "limits") { limits(body, context, actions); return; }
     if (admin) list(body, context, actions);
-    else add(body, h("section.problem", h("h2", glyph("caller"), "You may not see keys"), h("p", `Your key has the scopes ${who.scopes.join(", ")}. This view needs admin.`), h("p.hint", "Ask an administrator of this service.")));
+    else add(body, h("section.problem", h("h2", glyph("caller"), "You may not see keys"), h("p", `Your key has the scopes ${SCOPES.map(([scope]) => scope).filter((scope) => who.scopes.includes(scope)).join(", ")}. This view needs admin.`), h("p.hint", "Ask an administrator of this service.")));
     const mine = h("div");
     add(root, [h("div.grid2", panel("This session", h("table.table", h("thead", h("tr", ["Scope", "Permits", "This key"].map((t) => h("th", { scope: "col" }, t)))), h("tbody", SCOPES.map(([name, what]) => h("tr", h("td", h("b", name)), h("td.note", what), h("td", who.scopes.includes(name) ? "yes" : dash()))))), { note: ["key ", safe(who.key_id), " of ", safe(who.owner), who.project ? [" in ", safe(who.project)] : null, `, signed in for ${span(Math.max(who.expires_at - Date.now() / 1000, 0))}`] }), mine)]);
     held(signal, (found) => replace(mine, panel("Limits that hold for you", found)));

@@ -43,9 +43,9 @@ export function limits(body, { signal }, actions) {
     const said = saying(), same = sameCommand(), subject = text(one?.subject ?? "owner:", { oninput: show, readonly: Boolean(one), cls: "mono" });
     const inputs = KINDS.map((name) => /** @type {const} */ ([name, text(one?.[name] == null ? "" : isSize(name) ? written(one[name]) : String(one[name]), { oninput: show, placeholder: "none" })]));
     const values = () => Object.fromEntries(inputs.map(([name, input]) => [name, !input.value.trim() ? null : isSize(name) ? quantity(input.value) || NaN : Number(input.value)]));
-    function show() { const set = Object.entries(values()).filter(([, value]) => value !== null).map(([name, value]) => `--set ${name}=${value}`); same.show(["holdfast limits", quote(subject.value), ...(set.length ? set : ["--clear"])]); }
+    function show() { replace(said); const set = Object.entries(values()).filter(([, value]) => value !== null).map(([name, value]) => `--set ${name}=${value}`); same.show(["holdfast limits", quote(subject.value), ...(set.length ? set : ["--clear"])]); }
     show();
-    dialog(one ? `Limits of ${one.subject}` : "New limits", h("div.form", field("Whose", subject, "owner:NAME, owner:* for each owner without its own, project:NAME or key:ID"), h("div.form2", inputs.map(([name, input]) => field(NAMES[name][0], input, isSize(name) ? "such as 16g" : ""))), said, same.node), [["Set limits", "primary", async () => {
+    dialog(one ? `Limits of ${one.subject}` : "New limits", h("div.form", field("Whose", subject, "owner:NAME, owner:* for each owner without its own, project:NAME or key:ID"), h("div.form2", inputs.map(([name, input]) => field(NAMES[name][0], input, isSize(name) ? (name === "memory_bytes" ? "such as 16g" : "such as 512m") : ""))), said, same.node), [["Set limits", "primary", async () => {
       const wrong = Object.entries(values()).find(([, value]) => Number.isNaN(value));
       if (wrong) { replace(said, `${NAMES[wrong[0]][0]} is not a number.`); return false; }
       try { await call("PUT", path(["limits", subject.value.trim()]), values()); toast("The limits hold now"); read(); return true; } catch (error) { return refused(said, error); }

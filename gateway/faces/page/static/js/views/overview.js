@@ -28,14 +28,15 @@ export const overview = {
     let due = 0;
     function counts(all, now) {
       const of = (name) => all.filter((one) => one.status === name), pending = of("pending"), oldest = Math.max(...pending.map((one) => now - (one.created ?? now)), 0), leaving = of("leaving"), running = all.filter((one) => one.command?.running && (one.status === "ready" || one.status === "leaving")).length;
-      const cells = [["ready", of("ready").length + of("paused").length, of("paused").length ? `${count(of("paused").length)} paused` : running ? `${count(running)} run a command now` : "–"], ["pending", pending.length, pending.length ? `oldest waits ${span(oldest)}` : "none waits"], ["leaving", leaving.length, leaving.length ? "they end soon" : "none ends early"], ["failed", of("failed").length, "by a fault, before or while they ran"], ["ended", of("ended").length, "in the last hour"]];
+      const cells = [["ready", of("ready").length + of("paused").length, of("paused").length ? `${count(of("paused").length)} paused` : running ? `${count(running)} run a command now` : "–"], ["pending", pending.length, pending.length ? `oldest waits ${span(oldest)}` : "none waits"], ["leaving", leaving.length, leaving.length ? "they end soon" : "none ends early"], ["failed", of("failed").length, "ended by a fault"], ["ended", of("ended").length, "in the last hour"]];
       return h("section.counts", { "aria-label": "Sandboxes by state" }, cells.map(([name, value, note]) => h("a", { cls: `cell st-${name}`, href: query(`state:${name}`) }, h("span.name", glyph(name), name[0].toUpperCase() + name.slice(1)), h("b", count(value)), h("span.note", note))));
     }
     function charts(all, now) {
       const made = creates(all, now), commands = rate(live.commands, now, live.opened), ms = (v) => `${v < 10 ? v.toFixed(1) : count(Math.round(v))} ms`;
+      const unknown = all.some((one) => one.status === "ended" && one.ready === null), none = unknown ? "When sandboxes became ready that ended before this page was opened is not known." : "No sandbox became ready in the last hour.";
       return h("div.grid3",
-        panel(null, chart({ title: "Creates", unit: "a minute", ticks: ticks(now), series: [{ name: "became ready", values: made.counts, cls: "one" }], format: (v) => count(Math.round(v)), none: "No sandbox became ready in the last hour." }, made.counts)),
-        panel(null, chart({ title: "Ready time", unit: "ms, log scale", log: true, axis: (v) => count(v), ticks: ticks(now), series: [{ name: "p50", values: made.p50, cls: "one" }, { name: "p99", values: made.p99, cls: "two" }], format: ms, none: "No sandbox became ready in the last hour." }, made.p50)),
+        panel(null, chart({ title: "Creates", unit: "a minute", ticks: ticks(now), series: [{ name: "became ready", values: made.counts, cls: "one" }], format: (v) => count(Math.round(v)), none }, made.counts)),
+        panel(null, chart({ title: "Ready time", unit: "ms, log scale", log: true, axis: (v) => count(v), ticks: ticks(now), series: [{ name: "p50", values: made.p50, cls: "one" }, { name: "p99", values: made.p99, cls: "two" }], format: ms, none }, made.p50)),
         panel(null, chart({ title: "Commands", unit: "a second", ticks: ticks(now), series: [{ name: "started", values: commands, cls: "one" }], format: (v) => (v < 10 ? v.toFixed(1) : count(Math.round(v))), none: "No command started since this page was opened." }, commands)));
     }
     function causes(all, now) {

@@ -23,7 +23,7 @@ export function projects(body, { signal }, actions) {
   function make() {
     const said = saying(), same = sameCommand(), name = text("", { oninput: show, cls: "mono" }), members = text("", { oninput: show, placeholder: "ana, bo" }), sharing = choice(SHARING, "none", show);
     const names = () => members.value.split(/[\s,]+/).filter(Boolean);
-    function show() { same.show(["holdfast project create", quote(name.value || "NAME"), ...names().map((one) => `--member ${quote(one)}`), sharing.value !== "none" && `--sharing ${sharing.value}`]); }
+    function show() { replace(said); same.show(["holdfast project create", quote(name.value || "NAME"), ...names().map((one) => `--member ${quote(one)}`), sharing.value !== "none" && `--sharing ${sharing.value}`]); }
     show();
     dialog("New project", h("div.form", field("Name", name, "small letters, digits and -"), field("Members", members), field("Members may", sharing), said, same.node), [["Create project", "primary", async () => {
       try { await call("POST", "/projects", { project: name.value.trim(), members: names(), sharing: sharing.value }); toast("The project is created"); read(); return true; } catch (error) { return refused(said, error); }
