@@ -193,3 +193,41 @@ async def test_a_session_has_the_scopes_of_its_key(browser: httpx.AsyncClient, s
     assert answer.json()["scopes"] == ["read"]
     assert (await browser.get("/ui/api/sandboxes")).status_code == 200
     assert (await browser.post("/ui/api/sandboxes", json={"image": "host"})).json()["code"] == "scope_missing"
+
+
+OPERATORS = [
+    ("GET", "/keys", None),
+    ("POST", "/keys", {"owner": "ada", "scopes": ["admin"]}),
+    ("POST", "/keys/key-x/rotate", {}),
+    ("DELETE", "/keys/key-x", None),
+    ("GET", "/projects", None),
+    ("POST", "/projects", {"project": "swe"}),
+    ("PUT", "/projects/swe/members/ada", None),
+    ("GET", "/limits?subjects=all", None),
+    ("PUT", "/limits/owner:ada", {}),
+    ("DELETE", "/limits/owner:ada", None),
+    ("GET", "/audit", None),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), OPERATORS)
+async def test_a_session_without_admin_administers_nothing(
+    browser: httpx.AsyncClient, method: str, path: str, body: dict[str, object] | None
+) -> None:
+    await signed_in(browser)
+    answer = await browser.request(method, f"/ui/api{path}", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (403, "scope_missing")
+
+
+async def test_an_operators_session_makes_keys_that_no_cache_keeps(browser: httpx.AsyncClient, served: Served) -> None:
+    key = "hf_" + "d" * 32
+    keys = served.gateway.settings.keys_file
+    keys.write_text(f"{keys.read_text()}olga {hashlib.sha256(key.encode()).hexdigest()} scopes=read,admin id=olgas\n")
+    assert (await browser.post("/ui/session", json={"key": key})).status_code == 201
+    made = await browser.post("/ui/api/keys", json={"owner": "ada", "scopes": ["read"]})
+    assert (made.status_code, made.headers["cache-control"]) == (201, "no-store")
+    assert made.json()["created_by"] == "olga"
+    listed = await browser.get("/ui/api/keys")
+    assert made.json()["key"] not in listed.text
+    evil = await browser.post("/ui/api/keys", json={"owner": "ada"}, headers={"Origin": "http://evil.example"})
+    assert evil.json()["code"] == "origin_refused"
