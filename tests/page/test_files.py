@@ -108,6 +108,7 @@ def test_a_folder_is_made_and_downloaded(open_page: OpenPage, client: SandboxCli
             assert {Path(name).name for name in archive.getnames()} >= {"a.txt", "made <here>"}
 
 
+@pytest.mark.soak
 def test_a_large_file_goes_both_ways(open_page: OpenPage, client: SandboxClient, tmp_path: Path) -> None:
     content = bytes(range(256)) * (LARGE_BYTES // 256)
     (tmp_path / "large.bin").write_bytes(content)

@@ -29,6 +29,7 @@ READS = {
 }
 
 
+@pytest.mark.soak
 def test_a_view_that_cannot_be_read_says_why_and_reads_again(open_page: OpenPage, client: SandboxClient) -> None:
     with client.create_sandbox("host", sandbox_id="states-1"):
         page = open_page("overview")
@@ -48,6 +49,7 @@ def test_a_view_that_cannot_be_read_says_why_and_reads_again(open_page: OpenPage
             expect(page.locator("main")).to_contain_text(read)
 
 
+@pytest.mark.soak
 def test_a_view_says_what_it_loads(open_page: OpenPage, client: SandboxClient) -> None:
     page = open_page("overview")
     for view, what in (("images", "images"), ("keys", "keys"), ("keys/limits", "limits"), ("doctor", "checks")):
