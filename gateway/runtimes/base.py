@@ -134,7 +134,10 @@ class Images(Protocol):
     ``owner`` has no effect.
     """
 
-    async def list_all(self, owner: str = "") -> list[Image]: ...
+    async def list_all(self, owner: str = "", *, steps: bool = False) -> list[Image]:
+        """``steps``: also those that are kept only for later builds."""
+        ...
+
     async def pull(self, name: str, owner: str = "") -> Image: ...
     async def remove(self, name: str, owner: str = "") -> None: ...
 
@@ -151,8 +154,12 @@ class ImageArchives(Protocol):
         """Write an image to a new file, as an OCI archive. Raises ``image_not_found``, and ``unsupported`` for the machine's own image."""
         ...
 
-    async def tag(self, name: str, other: str, owner: str = "") -> Image:
-        """Give the image another name of the owner's. Raises ``image_not_found``."""
+    async def tag(self, name: str, other: str, owner: str = "", config: dict[str, Any] | None = None) -> Image:
+        """Give the image another name of the owner's, with ``config`` as an image with this configuration. Raises ``image_not_found``."""
+        ...
+
+    async def config(self, name: str, owner: str = "") -> dict[str, Any]:
+        """``name``, ``digest``, and the configuration in OCI's form as ``config``. Raises ``image_not_found``."""
         ...
 
 

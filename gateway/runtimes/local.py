@@ -206,8 +206,8 @@ class NodeImages:
     def __init__(self, node: NodeClient) -> None:
         self._node = node
 
-    async def list_all(self, owner: str = "") -> list[Image]:
-        images = (await self._call("images", owner)).get("images")
+    async def list_all(self, owner: str = "", *, steps: bool = False) -> list[Image]:
+        images = (await self._call("images", owner, {"steps": steps})).get("images")
         return [_image(image) for image in images] if isinstance(images, list) else []
 
     async def load(self, path: Path, name: str, owner: str = "") -> Image:
@@ -222,8 +222,13 @@ class NodeImages:
     async def save(self, name: str, path: Path, owner: str = "") -> None:
         await self._call("image_export", owner, {"name": name, "path": str(path)}, _LONG_S)
 
-    async def tag(self, name: str, other: str, owner: str = "") -> Image:
-        return _image((await self._call("image_tag", owner, {"name": name, "other": other})).get("image"))
+    async def tag(self, name: str, other: str, owner: str = "", config: dict[str, Any] | None = None) -> Image:
+        body = {"name": name, "other": other} | ({} if config is None else {"config": config})
+        return _image((await self._call("image_tag", owner, body)).get("image"))
+
+    async def config(self, name: str, owner: str = "") -> dict[str, Any]:
+        answer = await self._call("image_config", owner, {"name": name})
+        return {key: answer.get(key) for key in ("name", "digest", "config")}
 
     async def _call(self, op: str, owner: str, arguments: dict[str, Any] | None = None, timeout_s: float = _CALL_S) -> dict[str, Any]:
         return await self._node.call(op, (arguments or {}) | ({"owner": owner} if owner else {}), timeout_s)

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from holdfast_wire.errors import HoldfastError
 
@@ -29,9 +29,14 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}")
 _CHUNK: Final = 1024 * 1024
 
 
-async def list_all(gateway: Gateway, principal: Principal) -> list[Image]:
-    """The images that the owner's sandboxes can be created from."""
-    return await _images(gateway).list_all(principal.owner)
+async def list_all(gateway: Gateway, principal: Principal, *, steps: bool = False) -> list[Image]:
+    """The images that the owner's sandboxes can be created from; with ``steps`` also those that are kept only for later builds."""
+    return await _images(gateway).list_all(principal.owner, steps=steps)
+
+
+async def config(gateway: Gateway, principal: Principal, name: str) -> dict[str, Any]:
+    """The digest and configuration of an image. Raises ``image_not_found``."""
+    return await _archives(gateway).config(image_name(name), principal.owner)
 
 
 async def load(gateway: Gateway, principal: Principal, name: str | None, archive: AsyncIterator[bytes], *, shared: bool) -> Image:
@@ -66,12 +71,14 @@ async def pull(gateway: Gateway, principal: Principal, name: str, *, shared: boo
     return await _images(gateway).pull(image_name(name), _owner(gateway, principal, shared=shared))
 
 
-async def tag(gateway: Gateway, principal: Principal, name: str, other: str, *, shared: bool) -> Image:
-    """Give an image that the owner may use another name. Raises ``image_not_found``."""
+async def tag(
+    gateway: Gateway, principal: Principal, name: str, other: str, *, shared: bool, config: dict[str, Any] | None = None
+) -> Image:
+    """Give an image that the owner may use another name, with ``config`` as one with this configuration. Raises ``image_not_found``."""
     images = _archives(gateway)
     if shared:
         _owner(gateway, principal, shared=True)
-    return await images.tag(image_name(name), image_name(other), "" if shared else principal.owner)
+    return await images.tag(image_name(name), image_name(other), "" if shared else principal.owner, config)
 
 
 @contextlib.asynccontextmanager
@@ -105,8 +112,10 @@ def _images(gateway: Gateway) -> Images:
 def _archives(gateway: Gateway) -> ImageArchives:
     images = _images(gateway)
     if not isinstance(images, ImageArchives):
-        hint = "push the image to the cluster's registry, or pull it from there"
-        raise HoldfastError("unsupported", "a cluster has no image archives and no names of images besides its registries'", hint=hint)
+        hint = "build it elsewhere and push it to the cluster's registry, or pull it from there"
+        raise HoldfastError(
+            "unsupported", "a cluster has no image archives, no builds, and no names of images besides its registries'", hint=hint
+        )
     return images
 
 

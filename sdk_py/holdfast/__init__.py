@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from holdfast._async.tenants import AsyncKeys, AsyncLimits, AsyncProjects
     from holdfast._async.tunnel import AsyncTunnel
     from holdfast._async.watch import AsyncWatch
+    from holdfast._build_results import BuildEvent
     from holdfast._errors import (  # isort: skip
-        ArchiveError, ArgumentsTooLongError, AuthenticationError, CancelledRemotelyError, ChecksumError, ClientClosedError,
-        CommandFailedError, ConfigurationError, ConflictError, HoldfastError, ImageNotFoundError, ImagePullError,
+        ArchiveError, ArgumentsTooLongError, AuthenticationError, BuildError, CancelledRemotelyError, ChecksumError,
+        ClientClosedError, CommandFailedError, ConfigurationError, ConflictError, DockerfileError, HoldfastError,
+        ImageNotFoundError, ImagePullError,
         InputClosedError, InvalidArgumentError, InvalidPathError, NoSpaceError, NotFoundError, OutcomeUnknownError,
         PortUnreachableError, ProtocolError, QuotaError, RemoteFileError, RemoteFileExistsError, RemoteFileNotFoundError,
         RemoteIsADirectoryError, RemoteNotADirectoryError, RemotePermissionError, RequestTooLargeError, SandboxGoneError,
@@ -68,20 +70,21 @@ __all__ = [
     "STDERR", "STDOUT", "ActivityEvent", "Address", "ArchiveError", "ArgumentsTooLongError", "AsyncBatch", "AsyncBranches",
     "AsyncCommandStream", "AsyncConnection", "AsyncEvents", "AsyncFiles", "AsyncGroup", "AsyncImages", "AsyncInteraction",
     "AsyncKeys", "AsyncLimits", "AsyncListener", "AsyncProcess", "AsyncProjects", "AsyncRecordings", "AsyncSandbox",
-    "AsyncSandboxClient", "AsyncShell", "AsyncTerminal", "AsyncTunnel", "AsyncWatch", "AuthenticationError", "Batch", "Branches",
-    "CancelledRemotelyError", "Cause", "ChecksumError", "Chunk", "ClientClosedError", "ClusterOptions", "CommandFailedError",
-    "CommandResult", "CommandStream", "ConfigurationError", "ConflictError", "Connection", "EventGap", "Events", "FileEntry",
-    "FileEvent", "FileLink", "FileMatch", "Files", "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError",
-    "ImagePullError", "Images", "InputClosedError", "Interaction", "InvalidArgumentError", "InvalidPathError", "KeyInfo",
-    "Keys", "LimitInfo", "Limits", "Listener", "ListeningPort", "Lost", "NewKey", "NoSpaceError", "NotFoundError",
-    "OutcomeUnknownError", "PastCommand", "PatchResult", "PauseResult", "PortUnreachableError", "PreviewUrl", "Process",
-    "ProjectInfo", "Projects", "ProtocolError", "PullEvent", "QuotaError", "RecordedCommand", "RecordingInfo", "Recordings",
-    "RemoteFileError", "RemoteFileExistsError",
-    "RemoteFileNotFoundError", "RemoteIsADirectoryError", "RemoteNotADirectoryError", "RemotePermissionError",
-    "RequestTooLargeError", "Sandbox", "SandboxClient", "SandboxEvent", "SandboxGoneError", "SandboxInfo", "SandboxLostError",
-    "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError", "ServiceUnavailableError", "SessionFencedError",
-    "SessionLostError", "Shell", "ShellLostError", "SpawnError", "StreamCount", "Terminal", "TransferResult", "Tunnel",
-    "UnsupportedError", "UserNotFoundError", "WaitTimeoutError", "Watch", "WorkingDirectoryError", "commands_of",
+    "AsyncSandboxClient", "AsyncShell", "AsyncTerminal", "AsyncTunnel", "AsyncWatch", "AuthenticationError", "Batch",
+    "Branches", "BuildError", "BuildEvent", "CancelledRemotelyError", "Cause", "ChecksumError", "Chunk",
+    "ClientClosedError", "ClusterOptions", "CommandFailedError", "CommandResult", "CommandStream", "ConfigurationError",
+    "ConflictError", "Connection", "DockerfileError", "EventGap", "Events", "FileEntry", "FileEvent", "FileLink",
+    "FileMatch", "Files", "Group", "GroupInfo", "HoldfastError", "ImageInfo", "ImageNotFoundError", "ImagePullError",
+    "Images", "InputClosedError", "Interaction", "InvalidArgumentError", "InvalidPathError", "KeyInfo", "Keys", "LimitInfo",
+    "Limits", "Listener", "ListeningPort", "Lost", "NewKey", "NoSpaceError", "NotFoundError", "OutcomeUnknownError",
+    "PastCommand", "PatchResult", "PauseResult", "PortUnreachableError", "PreviewUrl", "Process", "ProjectInfo", "Projects",
+    "ProtocolError", "PullEvent", "QuotaError", "RecordedCommand", "RecordingInfo", "Recordings", "RemoteFileError",
+    "RemoteFileExistsError", "RemoteFileNotFoundError", "RemoteIsADirectoryError", "RemoteNotADirectoryError",
+    "RemotePermissionError", "RequestTooLargeError", "Sandbox", "SandboxClient", "SandboxEvent", "SandboxGoneError",
+    "SandboxInfo", "SandboxLostError", "SandboxNotFoundError", "SandboxNotReadyError", "ServiceError",
+    "ServiceUnavailableError", "SessionFencedError", "SessionLostError", "Shell", "ShellLostError", "SpawnError",
+    "StreamCount", "Terminal", "TransferResult", "Tunnel", "UnsupportedError", "UserNotFoundError", "WaitTimeoutError",
+    "Watch", "WorkingDirectoryError", "commands_of",
 ]  # fmt: skip
 
 _ASYNC = {
@@ -121,6 +124,7 @@ _HOMES = {
     **dict.fromkeys(("RecordedCommand", "RecordingInfo", "commands_of"), "holdfast._recording_results"),
     **dict.fromkeys(("KeyInfo", "LimitInfo", "NewKey", "ProjectInfo"), "holdfast._tenant_results"),
     "AsyncPresent": "holdfast._transport.aio.opening",
+    "BuildEvent": "holdfast._build_results",
     "ClusterOptions": "holdfast._requests",
     "Present": "holdfast._transport.threads.opening",
     "PastCommand": "holdfast._history_results",

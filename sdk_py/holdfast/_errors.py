@@ -5,8 +5,9 @@
     ├── InvalidArgumentError            (a ValueError) the request itself is wrong
     │   ├── InvalidPathError
     │   ├── UserNotFoundError · WorkingDirectoryError
-    │   └── RequestTooLargeError
-    │       └── ArgumentsTooLongError
+    │   ├── RequestTooLargeError
+    │   │   └── ArgumentsTooLongError
+    │   └── DockerfileError             what is wrong in which line
     ├── AuthenticationError             key missing or refused
     ├── ClientClosedError               (a RuntimeError) the client was closed before
     ├── QuotaError · ConflictError · UnsupportedError
@@ -24,6 +25,7 @@
     ├── SessionLostError · SessionFencedError · ProtocolError
     ├── ShellLostError · SpawnError · CommandFailedError · CancelledRemotelyError · PortUnreachableError
     ├── InputClosedError                (a BrokenPipeError) there is no reader of what was written
+    ├── BuildError                      a step of a build failed: line, instruction, exit_code, output
     ├── ArchiveError
     └── RemoteFileError                 (an OSError)
         ├── RemoteFileNotFoundError     (a FileNotFoundError)
@@ -83,6 +85,14 @@ class RequestTooLargeError(InvalidArgumentError):
 
 class ArgumentsTooLongError(RequestTooLargeError):
     """The arguments and variables of a command are larger than the kernel or a request allows."""
+
+
+class DockerfileError(InvalidArgumentError):
+    """A Dockerfile, a .dockerignore or an argument of a build is wrong. ``line`` counts from 1; ``path`` is the file's name."""
+
+    def __init__(self, message: str, *, line: int = 0, path: str = "", hint: str = "") -> None:
+        self.line, self.path, self.problem = line, path, message
+        super().__init__("invalid_argument", f"{path}:{line}: {message}" if path else message, hint=hint, detail={"line": line})
 
 
 class AuthenticationError(HoldfastError):
@@ -219,6 +229,17 @@ class CommandFailedError(HoldfastError):
         super().__init__("internal", message, hint="", fault="workload", retryable=False)
         self.code = "command_failed"
         self.result = result
+
+
+class BuildError(HoldfastError):
+    """A step of a build failed. ``exit_code`` is that of a RUN's command, ``output`` the end of what it wrote."""
+
+    def __init__(
+        self, message: str, *, line: int = 0, instruction: str = "", exit_code: int | None = None, output: str = "", hint: str = ""
+    ) -> None:
+        super().__init__("internal", message, hint=hint, fault="workload", retryable=False, detail={"line": line, "exit_code": exit_code})
+        self.code = "build_failed"
+        self.line, self.instruction, self.exit_code, self.output = line, instruction, exit_code, output
 
 
 class CancelledRemotelyError(HoldfastError):

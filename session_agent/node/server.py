@@ -203,7 +203,7 @@ class NodeServer:
             case "list":
                 return {"sandboxes": sandboxes.list()}
             case "images":
-                return {"images": images.list(_owner(body))}
+                return {"images": images.list(_owner(body), steps=body.get("steps") is True)}
             case "image_import":
                 return {"image": await images.import_path(_text(body, "path"), _text(body, "name"), _owner(body))}
             case "image_pull":
@@ -214,7 +214,9 @@ class NodeServer:
                 await images.export(_text(body, "name"), _text(body, "path"), _owner(body))
                 return {}
             case "image_tag":
-                return {"image": await images.tag(_text(body, "name"), _text(body, "other"), _owner(body))}
+                return {"image": await images.tag(_text(body, "name"), _text(body, "other"), _owner(body), body.get("config"))}
+            case "image_config":
+                return images.config(_text(body, "name"), _owner(body))
             case "image_remove":
                 await images.remove(_text(body, "name"), _owner(body))
                 return {}

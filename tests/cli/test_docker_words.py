@@ -27,7 +27,7 @@ def refusal(typed: str) -> UsageError:
         ("kill sb", "holdfast rm"),
         ("start sb", "holdfast run"),
         ("attach sb", "holdfast logs -f"),
-        ("build .", "image import"),
+        ("build --push .", "image save"),
         ("ssh sb", "holdfast shell"),
         ("bash sb", "holdfast shell"),
         ("scp a sb:/b", "holdfast cp"),

@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+from holdfast_wire.errors import HoldfastError
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -21,13 +22,21 @@ from gateway.runtimes.base import Image
 from gateway.use_cases import images
 
 _CHUNK = 1024 * 1024
+_CONFIG_BYTES = 1024 * 1024
 
 
 async def list_images(request: Request) -> Response:
-    """``GET /images?limit=&cursor=``."""
+    """``GET /images?limit=&cursor=&steps=``."""
     gateway, principal = parts(request)
-    found = await images.list_all(gateway, principal)
+    steps = Fields(dict(request.query_params)).get("steps") in ("true", "1")
+    found = await images.list_all(gateway, principal, steps=steps)
     return json_response(paged(request, "images", found, lambda image: f"{image.name}\n{image.digest}\n{image.shared:d}", image_map))
+
+
+async def image_config(request: Request) -> Response:
+    """``GET /images/config?name=``: the digest of an image and its configuration in OCI's form."""
+    gateway, principal = parts(request)
+    return json_response(await images.config(gateway, principal, Fields(dict(request.query_params)).required("name")))
 
 
 async def import_image(request: Request) -> Response:
@@ -53,11 +62,13 @@ async def pull_image(request: Request) -> Response:
 
 
 async def tag_image(request: Request) -> Response:
-    """``POST /images/tag`` ``{name, tag, shared}``."""
+    """``POST /images/tag`` ``{name, tag, shared, config}``: with ``config`` the new name is that of an image with this configuration."""
     gateway, principal = parts(request)
-    fields = Fields(await read_json(request, 64 * 1024))
-    name, tag = fields.required("name"), fields.required("tag")
-    return json_response(image_map(await images.tag(gateway, principal, name, tag, shared=fields.boolean("shared", False))), 201)
+    fields = Fields(await read_json(request, _CONFIG_BYTES))
+    name, tag, shared, config = fields.required("name"), fields.required("tag"), fields.boolean("shared", False), fields.get("config")
+    if config is not None and not isinstance(config, dict):
+        raise HoldfastError("invalid_argument", "config must be an object in OCI's form of an image's configuration")
+    return json_response(image_map(await images.tag(gateway, principal, name, tag, shared=shared, config=config)), 201)
 
 
 async def save_image(request: Request) -> Response:

@@ -72,6 +72,7 @@ FACE = Face(
         Row("POST", "/images", IMAGES, images.import_image),
         Row("POST", "/images/pull", IMAGES, images.pull_image),
         Row("POST", "/images/tag", IMAGES, images.tag_image),
+        Row("GET", "/images/config", READ, images.image_config),
         Row("GET", "/images/archive", IMAGES, images.save_image),
         Row("DELETE", "/images/{name:path}", IMAGES, images.remove_image),
         Row("GET", "/events", READ, events.follow),

@@ -2,9 +2,9 @@
 
 Owns where members go and what they may be. Every path is walked by descriptors, and links are followed only inside. Leading slashes are
 removed, as by tar; an archive with ``..`` or with a path through a link that leaves the directory is refused. Devices and FIFOs are skipped
-and counted, owners in the archive are ignored. A file appears complete or not at all, and replaces an existing one. A failed extraction is
-not undone: the error has the number of extracted entries. Used by the agent for uploads and by the client for downloads, which differ in
-``Rules``.
+and counted, owners in the archive are ignored unless requested. A file appears complete or not at all, and replaces an existing one. A
+failed extraction is not undone: the error has the number of extracted entries. Used by the agent for uploads and by the client for
+downloads, which differ in ``Rules``.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ class Rules:
     changes_existing_directories = True
     """Whether directories that existed before get the permissions and time of the archive."""
 
+    keeps_owners = False
+    """Whether members get the owners that the archive has, in place of ``give``."""
+
     def __init__(self, give: Callable[[int | str, int | None], None] | None = None, mode_bits: int = 0o777) -> None:
         """``give`` sets the owner of what is created: an open descriptor, or a name in an open directory."""
         self.give = give or (lambda target, directory: None)
@@ -44,6 +47,15 @@ class Rules:
     def mode(self, member: Member) -> int:
         """The permissions of a file or directory."""
         return member.mode & self._mode_bits
+
+    def own(self, target: int | str, directory: int | None, member: Member) -> None:
+        """Set the owner of what was created for a member."""
+        if not self.keeps_owners:
+            self.give(target, directory)
+        elif directory is None:
+            os.chown(target, member.uid, member.gid)
+        else:
+            os.chown(target, member.uid, member.gid, dir_fd=directory, follow_symlinks=False)
 
 
 class ClientRules(Rules):
@@ -154,7 +166,7 @@ class _Extraction:
                 while data := (yield from self._reader.content()):
                     while data:
                         data = data[os.write(file, data) :]
-                self._rules.give(file, None)
+                self._rules.own(file, None, member)
                 self._set_metadata(file, member)
             finally:
                 os.close(file)
@@ -172,7 +184,7 @@ class _Extraction:
         elif not self._rules.changes_existing_directories:
             return
         with self._directory(path) as directory:
-            self._made(directory)
+            self._rules.own(directory, None, member)
         if len(self._deferred) < _MOST_DEFERRED:  # set at the end: in a read-only directory no member could be created
             self._deferred.pop(path, None)
             self._deferred[path] = member
@@ -199,7 +211,7 @@ class _Extraction:
         parent, name = self._parent(path)
         with self._replacing(parent, name) as temporary:
             os.symlink(target, temporary, dir_fd=parent)
-            self._rules.give(temporary, parent)
+            self._rules.own(temporary, parent, member)
             os.utime(temporary, (member.mtime_s, member.mtime_s), dir_fd=parent, follow_symlinks=False)
         if not self._rules.keeps_links_out and not self._remove_if_out(path):
             self._links.append(path)

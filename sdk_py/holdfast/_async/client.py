@@ -109,8 +109,8 @@ class AsyncSandboxClient:
         """The sandboxes that are closed with this client."""
         self._groups: set[AsyncGroup] = set()
         self._events: WeakSet[AsyncEvents] = WeakSet()
-        self.images = AsyncImages(self._rest)
-        """The images of the service: ``list``, ``import_``, ``pull``, ``remove``."""
+        self.images = AsyncImages(self._rest, self)
+        """The images of the service: ``list``, ``build``, ``import_``, ``pull``, ``remove``."""
         self.recordings = AsyncRecordings(self._rest)
         """The recordings of your sandboxes: ``list``, ``get``, ``read``, ``delete``."""
 

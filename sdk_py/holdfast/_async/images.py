@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from holdfast._arguments import bad
 from holdfast._async.rest import AsyncRest
+from holdfast._errors import ClientClosedError
 from holdfast._public import public
 from holdfast._results import ImageInfo, take
 from holdfast._transport.aio.events import run_blocking
@@ -15,7 +18,9 @@ from holdfast._transport.rest.readers import image_info
 from holdfast._urls import quoted
 
 if TYPE_CHECKING:
+    from holdfast import AsyncSandboxClient  # by the public name: its module imports this one
     from holdfast._archives import LocalImage
+    from holdfast._build_results import BuildEvent
     from holdfast._local_files import LocalPath
 
 IMPORT_TIMEOUT_S = 3600.0
@@ -26,8 +31,9 @@ ImageList = list[ImageInfo]
 class AsyncImages:
     """``client.images``: the images of the service, and methods that add and remove images. Sandboxes are created from them by name."""
 
-    def __init__(self, rest: AsyncRest) -> None:
+    def __init__(self, rest: AsyncRest, client: AsyncSandboxClient | None = None) -> None:
         self._rest = rest
+        self._client = None if client is None else ref(client)  # no circle: the end of an unclosed client is reported at once
 
     async def list(self) -> ImageList:
         """Your own images and the shared ones. Where both have a name, your own is used."""
@@ -77,6 +83,78 @@ class AsyncImages:
         except BaseException:
             os.unlink(path)
             raise
+
+    async def build(
+        self,
+        directory: LocalPath = ".",
+        name: str | None = None,
+        *,
+        dockerfile: LocalPath | bytes | None = None,
+        build_args: Mapping[str, str] | None = None,
+        target: str = "",
+        use_cache: bool = True,
+        pull: bool = False,
+        labels: Mapping[str, str] | None = None,
+        block_network: bool = False,
+        secrets: Mapping[str, bytes] | None = None,
+        cpu: float | str | None = None,
+        memory: int | str | None = None,
+        disk: int | str | None = None,
+        timeout: float | None = None,
+        shared: bool = False,
+        on_event: Callable[[BuildEvent], None] | None = None,
+    ) -> ImageInfo:
+        """Build an image from a Dockerfile, in sandboxes of the service, and give it ``name``.
+
+        ``directory`` is the build context here, ``dockerfile`` a path or the text itself (default: ``Dockerfile`` in it).
+        ``build_args`` are the values of ARG, ``target`` is the stage to build, ``labels`` are added to the image's. A step is not repeated
+        if an earlier build of yours did the same to the same files, unless ``use_cache`` is false. ``pull``: fetch base images again.
+        ``block_network``: RUN has no network; without it, it has the internet. ``secrets`` are the contents for ``RUN --mount=type=secret``
+        by their id. ``cpu``, ``memory`` and ``disk`` are limits of each step, as in ``create_sandbox``, and ``timeout`` is that of each RUN
+        in seconds. ``on_event`` is called with what happens. ``shared`` is as in ``import_``.
+
+        Raises ``DockerfileError`` with the line for what is wrong, ``BuildError`` with the output if a RUN fails, ``UnsupportedError``
+        where the runtime has no snapshots, as a cluster, and what ``create_sandbox`` raises.
+        """
+        from holdfast._async.building import AsyncBuild
+        from holdfast._build.request import BuildRequest
+
+        client = None if self._client is None else self._client()
+        if client is None:
+            raise ClientClosedError("client_closed", "the client of these images is gone", hint="keep the client while it builds")
+        if name is not None:
+            image_name_of(name, "name")
+        if isinstance(dockerfile, str) and "\n" in dockerfile:
+            dockerfile = dockerfile.encode()
+        request = BuildRequest(
+            Path(directory),
+            name,
+            dockerfile=dockerfile,
+            build_args=dict(build_args or {}),
+            target=target,
+            use_cache=use_cache,
+            pull=pull,
+            labels=dict(labels or {}),
+            block_network=block_network,
+            secrets=dict(secrets or {}),
+            cpu=cpu,
+            memory=memory,
+            disk=disk,
+            timeout=timeout,
+            shared=shared,
+            on_event=on_event,
+        )
+        return await AsyncBuild(client, request).run()
+
+    async def prune(self) -> int:
+        """Remove the steps that earlier builds of yours have left for later ones; returns how many."""
+        from holdfast._async.building import STEP
+
+        rows = take((await self._rest.request("GET", "/images", params={"steps": "true"})).map(), "images", list, default=[])
+        names = [info.name for row in rows if isinstance(row, dict) and (info := image_info(row)).name.startswith(f"{STEP}:")]
+        for one in names:
+            await self.remove(one)
+        return len(names)
 
     async def _added(self, path: str, **more: Any) -> ImageInfo:
         return image_info((await self._rest.request("POST", path, timeout_s=IMPORT_TIMEOUT_S, idempotent=False, **more)).map())

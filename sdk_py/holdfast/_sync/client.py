@@ -110,8 +110,8 @@ class SandboxClient:
         """The sandboxes that are closed with this client."""
         self._groups: set[Group] = set()
         self._events: WeakSet[Events] = WeakSet()
-        self.images = Images(self._rest)
-        """The images of the service: ``list``, ``import_``, ``pull``, ``remove``."""
+        self.images = Images(self._rest, self)
+        """The images of the service: ``list``, ``build``, ``import_``, ``pull``, ``remove``."""
         self.recordings = Recordings(self._rest)
         """The recordings of your sandboxes: ``list``, ``get``, ``read``, ``delete``."""
 

@@ -22,6 +22,7 @@ ALIASES = {
     "image ls": "image list",
     "image remove": "image rm",
     "image load": "image import",
+    "image build": "build",
     "load": "image import",
     "tag": "image tag",
     "save": "image save",
@@ -36,7 +37,7 @@ GROUPS = ("container", "sandbox")
 EPILOG = """\
 exit codes:
   0    done
-  1    `rm --all` was answered with no, `up` had to kill a process, or a check of `recipes` failed
+  1    `rm --all` was answered with no, a RUN of `build` failed, `up` had to kill a process, or a check of `recipes` failed
   2    wrong usage, arguments, settings or local files; no service is configured
   125  the service does not answer, refuses or fails; the sandbox or session failed or does not exist; a check of `doctor` failed
   130  interrupted
@@ -269,6 +270,32 @@ What is not given stays. Memory and CPU cannot be changed: --memory and --cpus o
         Option("-f --force", "do not ask, and ignore sandboxes that do not exist"),
         Option("-a --all", "all sandboxes of this key"), Option("-l --label", "those with this label, as in list", "WHAT", many=True),
         *_OF_OWNER, Option("-v --volumes", _NO_EFFECT),
+    ),
+    Command(
+        "build", "build an image from a Dockerfile, in sandboxes of the service", "build:build", "DIR",
+        Option("-t --tag", "name of the image; may be repeated", "NAME", many=True),
+        Option("-f --file", "the Dockerfile (default: Dockerfile in DIR; - is standard input)", "FILE"),
+        Option("--build-arg", "the value of an ARG; NAME alone takes it from this environment", "NAME=VALUE", many=True),
+        Option("--target", "the stage to build (default: the last)", "STAGE"),
+        Option("--no-cache", "run every step again"), Option("--pull", "fetch base images again"),
+        Option("--label", "set a label of the image", "NAME=VALUE", many=True),
+        Option("--secret", "content for RUN --mount=type=secret: id=NAME,src=FILE or id=NAME,env=VARIABLE", "SECRET", many=True),
+        Option("--network", "network of RUN: default (the internet) or none", "MODE"),
+        Option("--cpu --cpus", "limit of CPU of a step, in cores", "CORES"), Option("-m --memory", "limit of memory of a step", "SIZE"),
+        Option("--disk", "limit of disk space of a step", "SIZE"), Option("--timeout", "end a RUN after this time", "SECONDS", number),
+        Option("--iidfile", "write the digest of the image to this file", "FILE"),
+        Option("--progress", "auto, plain or quiet", "MODE", default="auto", values=("auto", "plain", "quiet")),
+        Option("-q --quiet", "print the digest of the image only"),
+        Option("--platform", "only the one of the service: images are built for it", "PLATFORM"), _SHARED,
+        Option("--rm --force-rm --load", _NO_EFFECT),
+        more="""
+DIR is the build context; - reads the Dockerfile from standard input and has no context. Steps that earlier builds have done are not
+repeated. Exit code 1: a RUN failed.
+""",
+    ),
+    Command(
+        "image prune", "remove the steps that earlier builds have left for later ones", "build:prune", "",
+        Option("-f --force", _NO_EFFECT),
     ),
     Command(
         "image list", "list images", "images:list_", "",

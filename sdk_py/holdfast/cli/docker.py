@@ -16,7 +16,7 @@ from holdfast.cli.command_line import UsageError
 COMMANDS = frozenset(
     {
         "version", "info", "run", "create", "exec", "cp", "stop", "kill", "rm", "inspect", "ps", "images", "pull", "rmi", "tag",
-        "logs", "commit", "pause", "unpause", "stats", "top", "load", "save", "import", "events",
+        "logs", "commit", "build", "pause", "unpause", "stats", "top", "load", "save", "import", "events",
     }
 )  # fmt: skip
 """Docker's commands that are answered. ``holdfast`` has each of them, under the same name or another."""
@@ -42,11 +42,10 @@ _GROUPS = {
             "unpause",
         ]
     ),
-    "image": frozenset(["inspect", "ls", "list", "pull", "rm", "remove", "tag", "load", "save", "import"]),
+    "image": frozenset(["build", "inspect", "ls", "list", "prune", "pull", "rm", "remove", "tag", "load", "save", "import"]),
 }
 _REFUSED = {
-    "build": "build the image with docker or buildah where there is one, and bring it in: docker save NAME | holdfast image import - NAME",
-    "buildx": "as build: docker save NAME | holdfast image import - NAME",
+    "buildx": "docker buildx build is answered, its other commands are not",
     "compose": "start each service with holdfast-docker run; services do not reach each other by name",
     "network": "each sandbox has a network of its own: run --network none or bridge",
     "volume": "files go in and out with holdfast-docker cp",
@@ -73,10 +72,14 @@ def translated(words: list[str]) -> list[str]:
         words = words[1:]
     if not words or words[0].startswith("-"):
         return ["version", "--docker"] if words[:1] in (["-v"], ["--version"]) else words
+    if words[:2] == ["buildx", "build"]:
+        words = words[1:]
     group, rest = words[0], words[1:]
     if group in _GROUPS and rest and rest[0] in _GROUPS[group]:
         name, rest = rest[0], rest[1:]
         if group == "image":
+            if name == "build":
+                return ["build", *rest]
             if name == "tag":
                 rest = ["--docker", *rest]
             return ["image", {"ls": "list", "remove": "rm", "load": "import"}.get(name, name), *rest]

@@ -16,7 +16,7 @@ COMMANDS = {
     **dict.fromkeys(("kill", "delete", "remove", "destroy", "terminate", "down", "del"), "holdfast rm SANDBOX, or holdfast stop SANDBOX"),
     "prune": "holdfast rm --all, or holdfast rm -l NAME=VALUE",
     **dict.fromkeys(("start", "restart"), _AGAIN),
-    **dict.fromkeys(("build", "export", "push", "buildx"), _ELSEWHERE),
+    **dict.fromkeys(("export", "push", "buildx"), _ELSEWHERE),
     **dict.fromkeys(("fork", "clone", "duplicate"), "holdfast branch SANDBOX"),
     **dict.fromkeys(("suspend", "freeze", "hibernate"), "holdfast pause SANDBOX, or holdfast pause --to-disk SANDBOX"),
     **dict.fromkeys(("new", "spawn", "launch", "make"), "holdfast create IMAGE, or holdfast run IMAGE COMMAND"),
@@ -57,6 +57,17 @@ OPTIONS = {
 }
 _IMPORT = "holdfast image import FILE NAME; FILE may be - for standard input"
 OF_COMMANDS = {
+    (
+        "build",
+        "--push",
+    ): "the service keeps the image; holdfast image save NAME -o FILE writes an archive, which skopeo copies to a registry",
+    ("build", "--output"): "holdfast image save NAME -o FILE writes the image as an archive",
+    ("build", "-o"): "holdfast image save NAME -o FILE writes the image as an archive",
+    ("build", "--ssh"): "give the key as a secret: --secret id=NAME,src=FILE",
+    ("build", "--squash"): "each step is a layer of its own",
+    ("build", "--cache-from"): "steps of earlier builds are found by what they depend on",
+    ("build", "--cache-to"): "the service keeps the steps",
+    ("build", "--build-context"): "import the files as an image, and COPY --from=NAME",
     ("image import", "-i"): _IMPORT,
     ("image import", "--input"): _IMPORT,
     **dict.fromkeys(

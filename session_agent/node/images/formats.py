@@ -14,7 +14,6 @@ import io
 import json
 import os
 import platform
-import posixpath
 import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -24,12 +23,12 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.images import directories
+from session_agent.node.images.configuration import read_config
 from session_agent.node.images.layers import Budget, LayerLimits, invalid, members_of, parts_of, unpack
 from session_agent.node.images.links import link_at, without_links
 from session_agent.node.images.streams import decompressed
 
 _MAX_METADATA = 8 << 20
-_MAX_VOLUMES = 256
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _ANY_PROCESSOR = ("", "v1", "v8")
@@ -56,6 +55,8 @@ class ImageSource:
     user: str = ""
     volumes: tuple[str, ...] = ()
     entrypoint: list[str] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    """What else the configuration has (``configuration.rest_of``)."""
 
 
 @contextlib.contextmanager
@@ -221,42 +222,8 @@ def _source(directory: str, digest: str, files: Sequence[tuple[str, str | None]]
         Layer(diff, functools.partial(_unpack_layer, directory, name, budget, blob, diff))
         for (name, blob), diff in zip(files, diffs, strict=True)
     ]
-    settings = config.get("config")
-    settings = settings if isinstance(settings, dict) else {}
-    env: dict[str, str] = {}
-    for line in _list(settings.get("Env")):
-        name, equals, value = str(line).partition("=")
-        if name and equals and "\0" not in str(line):
-            env[name] = value
-    workdir = settings.get("WorkingDir")
-    user = settings.get("User")
     created = config.get("created")
-    return ImageSource(
-        digest,
-        layers,
-        created=created if isinstance(created, str) else "",
-        env=env,
-        workdir=_absolute(workdir) if isinstance(workdir, str) and workdir and "\0" not in workdir else "",
-        user=user if isinstance(user, str) and len(user) < 256 else "",
-        volumes=_volumes(settings.get("Volumes")),
-        entrypoint=[*_words(settings.get("Entrypoint")), *_words(settings.get("Cmd"))],
-    )
-
-
-def _absolute(path: str) -> str:
-    """The path in its shortest form, as in docker: ``..`` removes the component before it, even if that is a link."""
-    return posixpath.normpath(f"/{path}").replace("//", "/")
-
-
-def _volumes(value: object) -> tuple[str, ...]:
-    """The directories a configuration declares as volumes: the keys of a map."""
-    paths = value if isinstance(value, dict) else {}
-    return tuple(sorted(_absolute(path) for path in paths if path.startswith("/") and "\0" not in path and len(path) < 4096))[:_MAX_VOLUMES]
-
-
-def _words(value: object) -> list[str]:
-    words = _list(value)
-    return words if all(isinstance(word, str) and "\0" not in word for word in words) else []
+    return ImageSource(digest, layers, created=created if isinstance(created, str) else "", **read_config(config.get("config")))
 
 
 def _list(value: object) -> list[Any]:

@@ -9,6 +9,8 @@ import re
 
 from holdfast_wire.errors import HoldfastError
 
+_STEP = "localhost/build-step:"
+"""The beginning of the names of images that are the state after one step of a build."""
 _PART = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 _DOMAIN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?")
 _TAG = re.compile(r"[\w][\w.-]{0,127}", re.ASCII)
@@ -40,6 +42,11 @@ def normalise(name: str) -> str:
         raise HoldfastError("invalid_argument", f"{name!r} is not an image name", hint="write it as repository:tag, lower case")
     base = f"{domain}/{repository}"
     return f"{base}@{digest}" if at else f"{base}:{tag or 'latest'}"
+
+
+def is_step(name: str) -> bool:
+    """Whether an image, by its full name, is kept only for later builds."""
+    return name.startswith(_STEP)
 
 
 def short_name(name: str) -> str:

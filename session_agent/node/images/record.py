@@ -29,6 +29,8 @@ class ImageRecord:
     """The digest of the image that the sandbox of this snapshot was created from; empty for an image that is no snapshot."""
     owner: str = ""
     """The owner of the key that imported, pulled or committed it; empty for an image that is shared by all owners."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """Its configuration in OCI's form, as far as the fields above do not have it: Cmd, Labels, ExposedPorts and others (``oci_config``)."""
 
     @property
     def key(self) -> str:
@@ -37,8 +39,19 @@ class ImageRecord:
 
     def content_digest(self) -> str:
         """The digest of a snapshot: the same layers and configuration are the same image."""
-        content = (self.base, self.layers, sorted(self.env.items()), self.workdir, self.user, self.entrypoint)
+        content: list[Any] = [self.base, self.layers, sorted(self.env.items()), self.workdir, self.user, self.entrypoint]
+        if self.config:
+            content.append(sorted(self.config.items()))
         return f"sha256:{hashlib.sha256(json.dumps(content).encode()).hexdigest()}"
+
+    def oci_config(self) -> dict[str, Any]:
+        """The whole configuration in OCI's form."""
+        found = dict(self.config)
+        if self.entrypoint and not found.get("Entrypoint") and not found.get("Cmd"):
+            found["Entrypoint"] = self.entrypoint  # a record of an earlier version, which did not keep the two apart
+        if self.env:
+            found["Env"] = [f"{key}={value}" for key, value in self.env.items()]
+        return found | {key: value for key, value in (("WorkingDir", self.workdir), ("User", self.user)) if value}
 
     def to_map(self) -> dict[str, Any]:
         return {

@@ -26,6 +26,7 @@ from typing import Any
 from holdfast_wire.errors import HoldfastError
 
 from session_agent.node.images import export, formats, host, links, names, pull, skeleton
+from session_agent.node.images.configuration import checked_config
 from session_agent.node.images.layer_folder import LayerFolder
 from session_agent.node.images.layers import NOBODY, LayerLimits
 from session_agent.node.images.record import ImageRecord, key_of
@@ -36,6 +37,7 @@ from session_agent.node.kernel.rootfs import MAX_LAYERS
 
 log = logging.getLogger(__name__)
 Digests = list[str]
+Volumes = list[formats.Layer]
 Copy = Callable[[str, str], Awaitable[Copied]]
 """Fills an empty directory; the second one, on the same file system, is for what it needs meanwhile."""
 _PULLS = 8
@@ -46,6 +48,8 @@ _IMPORTS = 4
 _REMEMBERED_PULLS = 100
 _EXPORTED = 0.75
 """How much of the free room an archive may take."""
+_MOST_STEPS = 500
+"""Most steps of builds that are kept for each owner."""
 _HELD = "~"
 """The first character of the names of images that only a paused sandbox has: no image's name may begin with it."""
 _MOST_LAYERS = MAX_LAYERS - len(skeleton.LAYERS) - 1
@@ -110,10 +114,11 @@ class ImageStore:
                 log.warning("the image %s has to be imported again: one of its layers is missing", record.name)
         self._collect_layers()
 
-    def list(self, owner: str = "") -> list[dict[str, Any]]:
-        """The owner's images and the shared ones."""
+    def list(self, owner: str = "", *, steps: bool = False) -> list[dict[str, Any]]:
+        """The owner's images and the shared ones; with *steps* also those that builds keep for later builds."""
         machine = {"name": host.NAME, "digest": "host", "size_bytes": 0, "created": "", "shared": True}
-        return [machine, *(record.to_map() for record in sorted(self._visible(owner), key=lambda record: (record.name, record.owner)))]
+        shown = (record for record in self._visible(owner) if steps or not names.is_step(record.name))
+        return [machine, *(record.to_map() for record in sorted(shown, key=lambda record: (record.name, record.owner)))]
 
     def resolve(self, name: str, owner: str = "") -> ImageSpec:
         """The facts about an image that a sandbox needs. Raises HoldfastError(image_not_found, invalid_argument)."""
@@ -198,12 +203,22 @@ class ImageStore:
     async def _add(self, record: ImageRecord) -> dict[str, Any]:
         """Write the record of an image whose layers are complete; it replaces the image of the same name."""
         await asyncio.to_thread(self._write, record)
+        if names.is_step(record.name):
+            await asyncio.to_thread(self._drop_old_steps, record)
         replaced = self._records.get(record.key)
         self._records[record.key] = record
         if replaced and self.before_remove and not self._has_digest(replaced.digest):
             await self.before_remove(replaced.digest)
         await asyncio.to_thread(self._collect_layers)
         return record.to_map()
+
+    def _drop_old_steps(self, new: ImageRecord) -> None:
+        """Remove the oldest steps of an owner's builds that are too many with *new*."""
+        steps = [one for one in self._records.values() if names.is_step(one.name) and one.owner == new.owner and one.key != new.key]
+        steps.sort(key=lambda one: one.created)
+        for one in steps[: max(0, len(steps) + 1 - _MOST_STEPS)]:
+            del self._records[one.key]
+            os.unlink(self._index_file(one.key))
 
     async def commit(
         self,
@@ -267,8 +282,20 @@ class ImageStore:
         others = (path for path in image.layers if path != top)
         return dataclasses.replace(image, digest=layer, origin=image.origin or image.digest, layers=(top, layer, *others))
 
-    async def tag(self, name: str, other: str, owner: str = "") -> dict[str, Any]:
-        """Give an image a second name of the owner's, which costs nothing. Raises HoldfastError(image_not_found)."""
+    def config(self, name: str, owner: str = "") -> dict[str, Any]:
+        """The digest of an image and its configuration in OCI's form. Raises HoldfastError(image_not_found, invalid_argument)."""
+        if _is_host(name):
+            return {"name": host.NAME, "digest": host.NAME, "config": {}}
+        record = self._find(name, owner)
+        if record is None:
+            raise _missing(name)
+        return {"name": names.short_name(record.name), "digest": record.digest, "config": record.oci_config()}
+
+    async def tag(self, name: str, other: str, owner: str = "", config: object = None) -> dict[str, Any]:
+        """Give an image a second name of the owner's, which costs nothing; with *config* it is an image with this configuration.
+
+        Raises HoldfastError(image_not_found, invalid_argument).
+        """
         if _is_host(name):
             raise HoldfastError("invalid_argument", "the host image is this machine's and cannot have another name")
         wanted = self._importable_name(other)
@@ -276,7 +303,29 @@ class ImageStore:
             record = self._find(name, owner)
             if record is None:
                 raise _missing(name)
-            return await self._add(dataclasses.replace(record, name=wanted, owner=owner))
+            with self._layers.holding(record.layers), contextlib.ExitStack() as held:
+                if config is not None:
+                    record = await asyncio.to_thread(self._configured, record, config, held)
+                return await self._add(dataclasses.replace(record, name=wanted, owner=owner))
+
+    def _configured(self, record: ImageRecord, config: object, held: contextlib.ExitStack) -> ImageRecord:
+        """The record with another configuration, and a digest of its own."""
+        values = checked_config(config)
+        folders = [self._layer(digest) for digest in reversed(record.layers)]
+        volumes = self._add_volumes(values.pop("volumes"), folders, held)
+        layers = [*(layer.digest for layer in volumes if layer.digest not in record.layers), *record.layers]
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        record = dataclasses.replace(record, layers=layers, parent="", created=now, **values)
+        return dataclasses.replace(record, digest=record.content_digest())
+
+    def _add_volumes(self, paths: Sequence[str], folders: Sequence[str], held: contextlib.ExitStack) -> Volumes:
+        """The layer of an image's volumes; *folders* are its other layers, topmost first, which are held by *held*."""
+        link_of = links.link_in_layers(folders)
+        volumes = _volume_layer(["/".join(links.without_links(path.split("/"), link_of)) for path in paths])
+        held.enter_context(self._layers.holding([layer.digest for layer in volumes]))
+        for layer in volumes:
+            self._unpack(layer)
+        return volumes
 
     async def export(self, name: str, path: str, owner: str = "") -> None:
         """Write an image as an OCI archive to the new file *path*. Raises HoldfastError(image_not_found, unsupported) and OSError."""
@@ -290,12 +339,6 @@ class ImageStore:
             await asyncio.to_thread(self._export, record, [self._layer(digest) for digest in record.layers], path)
 
     def _export(self, record: ImageRecord, layers: Sequence[str], path: str) -> None:
-        config = {
-            "Env": [f"{key}={value}" for key, value in record.env.items()],
-            "WorkingDir": record.workdir,
-            "User": record.user,
-            "Entrypoint": record.entrypoint,
-        }
         needed, status = export.largest_bytes(layers), os.statvfs(os.path.dirname(path))
         if needed > status.f_bavail * status.f_frsize * _EXPORTED:
             message = f"the archive of {record.name} needs {needed >> 20} MiB while it is written, and so much is not free"
@@ -304,7 +347,7 @@ class ImageStore:
             )
         with open(path, "xb") as file:
             try:
-                export.write_archive(file, layers, config, record.name, record.created, self._ids)
+                export.write_archive(file, layers, record.oci_config(), record.name, record.created, self._ids)
             except BaseException:
                 os.unlink(path)
                 raise
@@ -365,11 +408,7 @@ class ImageStore:
                 for layer in source.layers:
                     self._unpack(layer)
                 folders = [self._layer(layer.digest) for layer in reversed(source.layers)]
-                link_of = links.link_in_layers(folders)
-                volumes = _volume_layer(["/".join(links.without_links(path.split("/"), link_of)) for path in source.volumes])
-                held.enter_context(self._layers.holding([layer.digest for layer in volumes]))
-                for layer in volumes:
-                    self._unpack(layer)
+                volumes = self._add_volumes(source.volumes, folders, held)
                 layers = [*volumes, *source.layers]
                 record = ImageRecord(
                     name=name,
@@ -381,6 +420,7 @@ class ImageStore:
                     workdir=source.workdir,
                     user=source.user,
                     entrypoint=source.entrypoint,
+                    config=source.config,
                 )
         finally:
             shutil.rmtree(workspace, ignore_errors=True)

@@ -150,7 +150,7 @@ def test_plays_a_swe_bench_instance_by_the_runner(tmp_path: Path) -> None:
 
 def test_the_shim_refuses_by_name_what_it_cannot_do() -> None:
     for words, said in (
-        (["build", "."], "holdfast image import"),
+        (["build", "--push", "."], "holdfast image save"),
         (["run", "--cap-add", "ALL", "host"], "--cap-add"),
         (["run", "--network", "host", "host", "true"], "none, bridge"),
         (["network", "create", "x"], "network"),

@@ -47,8 +47,9 @@ OBJECTS = [
 ]
 ERRORS = frozenset(
     """
-    ArchiveError ArgumentsTooLongError AuthenticationError CancelledRemotelyError ChecksumError ClientClosedError CommandFailedError
-    ConfigurationError ConflictError HoldfastError ImageNotFoundError ImagePullError InputClosedError InvalidArgumentError
+    ArchiveError ArgumentsTooLongError AuthenticationError BuildError CancelledRemotelyError ChecksumError ClientClosedError
+    CommandFailedError ConfigurationError ConflictError DockerfileError HoldfastError ImageNotFoundError ImagePullError
+    InputClosedError InvalidArgumentError
     InvalidPathError NoSpaceError NotFoundError OutcomeUnknownError PortUnreachableError ProtocolError QuotaError
     RemoteFileError RemoteFileExistsError RemoteFileNotFoundError RemoteIsADirectoryError RemoteNotADirectoryError RemotePermissionError
     RequestTooLargeError SandboxGoneError SandboxLostError SandboxNotFoundError SandboxNotReadyError ServiceError ServiceUnavailableError
@@ -59,7 +60,7 @@ ERRORS = frozenset(
 RESULTS = frozenset(
     """
     KeyInfo LimitInfo NewKey ProjectInfo
-    ActivityEvent PullEvent RecordedCommand RecordingInfo commands_of
+    ActivityEvent BuildEvent PullEvent RecordedCommand RecordingInfo commands_of
     STDERR STDOUT Address Cause Chunk CommandResult EventGap FileEntry FileEvent FileMatch GroupInfo ImageInfo ListeningPort Lost
     FileLink PastCommand PatchResult PauseResult PreviewUrl SandboxEvent SandboxInfo StreamCount TransferResult
     """.split()  # noqa: SIM905  a text is easier to read
@@ -187,7 +188,14 @@ def test_an_exception_is_built_from_one_string_and_named_as_it_is_imported(name:
     assert built.is_infrastructure is (built.fault == "infrastructure")
     again = pickle.loads(pickle.dumps(built))
     assert (type(again), again.message, again.code) == (cls, "it broke", built.code)
-    if name not in ("HoldfastError", "ConfigurationError", "CommandFailedError", "SandboxGoneError"):  # these share a code
+    if name not in (
+        "HoldfastError",
+        "ConfigurationError",
+        "CommandFailedError",
+        "SandboxGoneError",
+        "BuildError",
+        "DockerfileError",
+    ):  # these share a code
         assert TABLE[built.code].sdk_class == name
 
 

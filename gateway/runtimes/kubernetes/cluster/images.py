@@ -56,7 +56,7 @@ class ClusterImages:
         self._pull_s = pull_s
         self._path = f"/apis/apps/v1/namespaces/{settings.namespace}/daemonsets"
 
-    async def list_all(self, owner: str = "") -> list[Image]:
+    async def list_all(self, owner: str = "", *, steps: bool = False) -> list[Image]:
         return sorted((_image(one) for one in await self._all()), key=lambda image: image.name)
 
     async def pull(self, name: str, owner: str = "") -> Image:

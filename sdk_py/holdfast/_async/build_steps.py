@@ -1,0 +1,400 @@
+"""The instructions of a Dockerfile that change files: RUN, COPY and ADD, in a sandbox.
+
+Owns what is in the sandbox while a step runs (mounts and secrets, which a snapshot must not contain), and what becomes of a failed command.
+``building`` decides whether a step has to run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import posixpath
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast._async.build_state import AsyncBuilding, AsyncStageState
+from holdfast._async.transfers import AsyncTransfer
+from holdfast._build.context import Context, Entry, Source, digest
+from holdfast._build.copying import Placing, is_archive, tar_source
+from holdfast._build.errors import wrong
+from holdfast._build.fetching import fetched, is_remote, refused_remote
+from holdfast._build.instructions import Flags, Mount, command_of, flags_of, is_script, json_list, mount_of
+from holdfast._build.lines import Line
+from holdfast._build.patterns import Ignored, has_wildcard, part_pattern
+from holdfast._build.words import expand, expand_heredoc, split_raw
+from holdfast._errors import BuildError, RemoteFileNotFoundError, RemoteNotADirectoryError, UserNotFoundError
+from holdfast._transport.aio.events import finished
+
+if TYPE_CHECKING:
+    from holdfast import AsyncSandbox
+
+_TAIL_BYTES = 16 * 1024
+_NO_ENTRY = (RemoteFileNotFoundError, RemoteNotADirectoryError)
+_NETWORKS = ("default", "none", "host")
+_RUN_FLAGS = frozenset({"mount", "network", "security"})
+_COPY_FLAGS = frozenset({"from", "chown", "chmod", "link", "exclude"})
+_ADD_FLAGS = frozenset({"chown", "chmod", "link", "exclude", "checksum", "unpack"})
+_COPY_REFUSED = {"parents": "copy each directory to its own target", "keep-git-dir": "git is cloned with RUN git clone"}
+_MODE = re.compile(r"0?[0-7]{3,4}")
+_SECRET_MODE = 0o400
+
+
+async def is_directory(sandbox: AsyncSandbox, path: str) -> bool:
+    """Whether there is a directory, with links followed."""
+    try:
+        return (await sandbox.files.stat(path)).is_dir
+    except _NO_ENTRY:
+        return False
+
+
+async def owner_of(sandbox: AsyncSandbox, text: str, line: int) -> tuple[int, int]:
+    """The ids of ``user[:group]``, names or numbers. A number alone is also the group; a name alone has its own.
+
+    Raises ``DockerfileError``.
+    """
+    user, colon, group = text.partition(":")
+    if user.isdecimal():
+        uid, gid = int(user), int(user)
+    else:
+        row = await _row(sandbox, "/etc/passwd", user)
+        if row is None:
+            raise wrong(line, f"the image has no user {user:.60}", "create it in a RUN before, or write its number")
+        uid, gid = int(row[2]), int(row[3])
+    if not colon:
+        return uid, gid
+    if group.isdecimal():
+        return uid, int(group)
+    row = await _row(sandbox, "/etc/group", group)
+    if row is None:
+        raise wrong(line, f"the image has no group {group:.60}", "create it in a RUN before, or write its number")
+    return uid, int(row[2])
+
+
+async def _row(sandbox: AsyncSandbox, path: str, name: str) -> list[str] | None:
+    try:
+        text = await sandbox.files.read_text(path, errors="replace")
+    except _NO_ENTRY:
+        return None
+    for row in text.splitlines():
+        fields = row.split(":")
+        if len(fields) > 3 - (path == "/etc/group") and fields[0] == name and all(one.isdecimal() for one in fields[2:3]):
+            return fields
+    return None
+
+
+class AsyncRunStep:
+    """One RUN."""
+
+    def __init__(self, build: AsyncBuilding, state: AsyncStageState, line: Line) -> None:
+        self._build, self._state, self._line = build, state, line
+        refused = {"device": "sandboxes have no devices"}
+        self._flags = flags_of(line, _RUN_FLAGS, refused)
+        self._values, self._escape = state.values, build.opened.file.escape
+        self._mounts = [mount_of(line, text, self._values, self._escape) for text in self._flags.lists.get("mount", [])]
+        self._network = self._flags.values.get("network", "default")
+        if self._network not in _NETWORKS:
+            raise wrong(line.number, f"RUN --network={self._network:.40} is not known", "write default, none or host")
+        if self._flags.values.get("security", "sandbox") != "sandbox":
+            raise wrong(line.number, "RUN --security=insecure is not supported: a step has the rights of a sandbox")
+        self._command = command_of(line, self._flags.rest, state.config.shell, line.heredocs)
+        self._output = bytearray()
+
+    async def perform(self) -> None:
+        """Run it, or take the result of an earlier build."""
+        with contextlib.ExitStack() as held:
+            await self._perform([await self._bound(mount, held) for mount in self._mounts])
+
+    async def _perform(self, binds: Sequence[tuple[list[Source], str] | None]) -> None:
+        state, config = self._state, self._state.config
+        block = self._network == "none" or self._build.request.block_network
+        variables = self._build.run_environment(state)
+        material = ["RUN", self._command, config.user, config.workdir, variables, block, [str(mount) for mount in self._mounts],
+                    [bound[1] if bound else "" for bound in binds]]  # fmt: skip
+
+        async def run(sandbox: AsyncSandbox) -> None:
+            extra: dict[str, str] = {}
+            mounted: list[AsyncMounted] = []
+            try:
+                for mount, bound in zip(self._mounts, binds, strict=True):
+                    mounted.append(AsyncMounted(self._build, self._state, self._line, mount))
+                    extra |= await mounted[-1].begin(sandbox, bound[0] if bound else [])
+                await self._run(sandbox, variables | self._build.proxies() | extra)
+            finally:
+                for one in reversed(mounted):
+                    await one.end(sandbox)
+
+        await self._build.step(state, material, run, line=self._line.number, block_network=block)
+
+    async def _run(self, sandbox: AsyncSandbox, env: dict[str, str]) -> None:
+        command, line = self._command, self._line
+        script = ""
+        if is_script(command):
+            script = f"/.build-{os.urandom(8).hex()}"
+            await sandbox.files.write(script, command[1], mode=0o755)
+            command = [script]
+        try:
+            process = await sandbox.start(
+                command[0],
+                *command[1:],
+                cwd=self._state.config.workdir,
+                env=env,
+                user=self._state.config.user or 0,
+                timeout=self._build.request.timeout or float("inf"),
+                stdin=False,
+                outlive="kill",
+                stderr="stdout",
+                max_output_bytes=_TAIL_BYTES,
+                keep="tail",
+            )
+            async for chunk in process:
+                self._output += chunk.data
+                del self._output[:-_TAIL_BYTES]
+                self._build.tell("output", line.number, self._state.stage.title, chunk.data.decode("utf-8", "replace"))
+            result = await process.wait()
+        except UserNotFoundError as why:
+            raise wrong(line.number, f"USER {self._state.config.user:.60}: {why.message}", "create the user in a RUN before") from None
+        finally:
+            if script:
+                await sandbox.files.remove(script, missing_ok=True)
+        if result.exit_code != 0 or result.timed_out:
+            tail = self._output.decode("utf-8", "replace")
+            what = "ran out of time" if result.timed_out else f"ended with exit code {result.exit_code}"
+            instruction = f"RUN {self._flags.rest}"
+            message = f"{self._build.opened.path}:{line.number}: {instruction[:200]} {what}"
+            raise BuildError(message, line=line.number, instruction=instruction, exit_code=result.exit_code, output=tail)
+
+    async def _bound(self, mount: Mount, held: contextlib.ExitStack) -> tuple[list[Source], str] | None:
+        """The files of a bind mount, and a digest or key of them."""
+        if mount.kind != "bind":
+            return None
+        if mount.stage:
+            sandbox, key = await self._build.source_sandbox(self._state, mount.stage, self._line.number)
+            return await remote_sources(sandbox, mount.source or "/", self._line.number, held), key
+        try:
+            sources = await finished(self._build.opened.context.sources, mount.source or ".")
+            return sources, await finished(digest, sources)
+        except (OSError, ValueError) as why:
+            raise _no_source(self._line, mount.source, why) from None
+
+
+class AsyncMounted:
+    """One ``--mount`` of a RUN, while it runs. A snapshot taken afterwards contains nothing of it."""
+
+    def __init__(self, build: AsyncBuilding, state: AsyncStageState, line: Line, mount: Mount) -> None:
+        self._build, self._state, self._line, self._mount = build, state, line, mount
+        self._made = self._saved = self._target = ""
+
+    async def begin(self, sandbox: AsyncSandbox, sources: Sequence[Source]) -> dict[str, str]:
+        """Put at the target what the mount shows there; returns variables for the command."""
+        mount, env, secret = self._mount, dict[str, str](), b""
+        if mount.kind == "secret":
+            found = self._build.request.secrets.get(mount.source)
+            if found is None and mount.required:
+                raise wrong(self._line.number, f"the secret {mount.source:.60} is not given", f"--secret id={mount.source:.60},src=FILE")
+            if found is None:
+                return {}
+            secret = found
+            if mount.env:
+                env = {mount.env: found.decode("utf-8", "surrogateescape")}
+            if not mount.target:
+                return env
+        target = posixpath.normpath(posixpath.join(self._state.config.workdir, mount.target))
+        if target == "/":
+            raise wrong(self._line.number, "RUN --mount cannot have / as target")
+        self._made = await _first_missing(sandbox, target)
+        if not self._made:
+            self._saved = f"/.build-{os.urandom(8).hex()}"
+            await sandbox.files.copy(target, self._saved)
+            await sandbox.files.remove(target, recursive=True)
+        self._target = target
+        placing = Placing(target, (mount.uid, mount.gid) if mount.kind != "bind" else None)
+        if mount.kind == "secret":
+            mode = stat.S_IFREG | (_SECRET_MODE if mount.mode is None else mount.mode)
+            sources = [Source("", False, [Entry("", mode, len(secret), time.time(), open=lambda: io.BytesIO(secret))])]
+        elif mount.kind != "bind":
+            sources = [Source("", True, [Entry("", stat.S_IFDIR | (0o755 if mount.mode is None else mount.mode), mtime=time.time())])]
+        placing.add(sources, into=False)
+        await _place(sandbox, placing)
+        return env
+
+    async def end(self, sandbox: AsyncSandbox) -> None:
+        """Put back what was at the target before."""
+        if self._target:
+            await sandbox.files.remove(self._made or self._target, recursive=True, missing_ok=True)
+        if self._saved:
+            await sandbox.files.move(self._saved, self._target)
+
+
+class AsyncCopyStep:
+    """One COPY or ADD."""
+
+    def __init__(self, build: AsyncBuilding, state: AsyncStageState, line: Line) -> None:
+        self._build, self._state, self._line = build, state, line
+        self._flags: Flags = flags_of(line, _COPY_FLAGS if line.name == "COPY" else _ADD_FLAGS, _COPY_REFUSED)
+        self._escape, self._values = build.opened.file.escape, state.values
+        words = json_list(self._flags.rest)
+        words = split_raw(self._flags.rest, line.number, self._escape) if words is None else words
+        self._words = [word if word.startswith("<<") else self._expanded(word) for word in words]
+        if len(self._words) < 2:
+            raise wrong(line.number, f"{line.name} needs a source and a target")
+        self._exclude = Ignored("\n".join(self._flags.lists.get("exclude", [])))
+        self._chown = self._expanded(self._flags.values.get("chown", ""))
+        chmod = self._expanded(self._flags.values.get("chmod", ""))
+        if chmod and not _MODE.fullmatch(chmod):
+            raise wrong(line.number, f"{line.name} --chmod={chmod:.40} is not supported", "write it in digits: --chmod=755")
+        self._mode = int(chmod, 8) if chmod else None
+        self._from = self._expanded(self._flags.values.get("from", ""))
+
+    def _expanded(self, text: str) -> str:
+        return expand(text, self._values, self._line.number, self._escape)
+
+    async def perform(self) -> None:
+        """Copy, or take the result of an earlier build."""
+        line, state = self._line, self._state
+        *texts, target = self._words
+        with contextlib.ExitStack() as held:
+            if self._from:
+                sandbox, key = await self._build.source_sandbox(state, self._from, line.number)
+                material: object = [key, texts]
+                if not (self._build.request.use_cache and await self._build.is_cached(state, self._material(material))):
+                    sources = [one for text in texts for one in await remote_sources(sandbox, text, line.number, held)]
+                else:
+                    sources = []
+            else:
+                sources = [one for text in texts for one in await self._local(text, held)]
+                material = await finished(digest, sources)
+            sources = [self._without_excluded(one) for one in sources]
+            if len(sources) > 1 and not target.endswith("/") and not all(one.is_dir for one in sources) and target not in (".", ".."):
+                hint = f"write {target:.60}/"
+                raise wrong(line.number, f"{line.name} of several sources needs a directory as target, which ends with /", hint)
+
+            async def copy(into: AsyncSandbox) -> None:
+                owner = await owner_of(into, self._chown, line.number) if self._chown else None
+                path = posixpath.normpath(posixpath.join(state.config.workdir, target)).replace("//", "/")
+                directory = target.endswith(("/", "/.")) or target in (".", "..") or len(sources) > 1 or await is_directory(into, path)
+                placing = Placing(path, owner, self._mode)
+                placing.add(sources, into=directory)
+                await _place(into, placing, directory=directory)
+
+            await self._build.step(state, self._material(material), copy, line=line.number)
+
+    def _material(self, sources: object) -> list[object]:
+        exclude = self._flags.lists.get("exclude", [])
+        return ["COPY", sources, self._words[-1], self._state.config.workdir, self._chown, self._mode, exclude]
+
+    async def _local(self, text: str, held: contextlib.ExitStack) -> list[Source]:
+        line = self._line
+        document = next((one for one in line.heredocs if text.lstrip("<-").strip("\"'") == one.name), None) if "<<" in text else None
+        if document is not None:
+            body = expand_heredoc(document.text, self._values, line.number, self._escape) if document.expands else document.text
+            data = body.encode("utf-8", "surrogateescape")
+            return [Source(document.name, False, [Entry("", stat.S_IFREG | 0o644, len(data), time.time(), open=lambda: io.BytesIO(data))])]
+        if line.name == "ADD" and (why := refused_remote(text)):
+            raise wrong(line.number, f"ADD {text:.200} is not supported", why)
+        context = self._build.opened.context
+        if line.name == "ADD" and is_remote(text):
+            file = held.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+            return [await finished(fetched, text, self._flags.values.get("checksum", ""), file, line.number)]
+        try:
+            sources = await finished(context.sources, text)
+        except (OSError, ValueError) as why:
+            raise _no_source(line, text, why) from None
+        if line.name == "ADD" and self._flags.values.get("unpack", "true") in ("", "true", "1"):
+            return [await self._unpacked(context, one, text, held) for one in sources]
+        return sources
+
+    async def _unpacked(self, context: Context, source: Source, text: str, held: contextlib.ExitStack) -> Source:
+        opened = source.entries[0].open if source.entries else None
+        if source.is_dir or opened is None:
+            return source
+        file = held.enter_context(opened())
+        if not await finished(is_archive, file):
+            return source
+        try:
+            return await finished(tar_source, file)
+        except (ValueError, OSError) as why:
+            raise wrong(self._line.number, f"ADD {text:.200}: {why}") from None
+
+    def _without_excluded(self, source: Source) -> Source:
+        if not self._exclude.rules:
+            return source
+        return Source(source.name, source.is_dir, [one for one in source.entries if not one.path or not self._exclude(one.path)])
+
+    @staticmethod
+    async def make_directory(sandbox: AsyncSandbox, path: str, user: str, line: int) -> None:
+        """Create a directory of WORKDIR with those above it; the user of the image owns what is created."""
+        if await is_directory(sandbox, path):
+            return
+        placing = Placing(path, await owner_of(sandbox, user, line) if user else None)
+        placing.add([Source("", True, [Entry("", stat.S_IFDIR | 0o755, mtime=time.time())])], into=False)
+        await _place(sandbox, placing)
+
+
+async def _place(sandbox: AsyncSandbox, placing: Placing, *, directory: bool = False) -> None:
+    """Send what was placed. ``directory``: the target is created although nothing may be in it."""
+    parents = placing.parents()
+    if directory and placing.target != "/" and placing.target not in parents:
+        parents = sorted({*parents, placing.target}, key=lambda path: path.count("/"))
+    missing = [path for path in parents if not await is_directory(sandbox, path)]
+    with await sandbox.files._open("upload", "/", owners=True, merge=True, special_bits=True) as transfer:
+        pieces = placing.pieces(missing)
+        while data := await finished(next, pieces, b""):
+            await transfer.write(data)
+        await transfer.write(b"", eof=True)
+        await transfer.closed()
+
+
+async def _first_missing(sandbox: AsyncSandbox, path: str) -> str:
+    """The topmost directory of a path that does not exist; empty if the path exists."""
+    missing = ""
+    while path != "/" and not await sandbox.files.exists(path):
+        missing, path = path, posixpath.dirname(path)
+    return missing
+
+
+async def remote_sources(sandbox: AsyncSandbox, text: str, line: int, held: contextlib.ExitStack) -> list[Source]:
+    """What a source means in another stage or image: copied out of its sandbox, with owners."""
+    path = posixpath.normpath("/" + text)
+    paths = await _globbed(sandbox, path) if has_wildcard(path) else [path]
+    found: list[Source] = []
+    for one in paths:
+        try:
+            entry = await sandbox.files.stat(one)
+        except _NO_ENTRY:
+            raise wrong(line, f"there is no {text:.200} to copy from") from None
+        file = held.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        with AsyncTransfer(await sandbox._attached(), "download", {"path": one}) as transfer:
+            while data := await transfer.read():
+                await finished(file.write, data)
+            await transfer.closed()
+        file.seek(0)
+        found.append(await finished(tar_source, file, posixpath.basename(one), is_dir=entry.is_dir))
+    if not found:
+        raise wrong(line, f"nothing matches {text:.200}")
+    return found
+
+
+async def _globbed(sandbox: AsyncSandbox, pattern: str) -> list[str]:
+    found = ["/"]
+    for part in pattern.strip("/").split("/"):
+        match, below = part_pattern(part), list[str]()
+        for folder in found:
+            try:
+                names = [one.name for one in await sandbox.files.list(folder)]
+            except _NO_ENTRY:
+                continue
+            below += [posixpath.join(folder, name) for name in sorted(names) if match.fullmatch(name)]
+        found = below
+    return found
+
+
+def _no_source(line: Line, text: str, why: Exception) -> Exception:
+    reason = why.strerror if isinstance(why, OSError) else str(why)
+    return wrong(
+        line.number, f"{line.name} {text:.200}: {reason}", "sources lie in the build context, and .dockerignore may leave them out"
+    )

@@ -1,0 +1,55 @@
+# Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
+"""What the steps of a build know of it: the state of a stage, and what a step may ask of the build."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast._build.config import Config
+from holdfast._build.request import BuildRequest, Opened
+from holdfast._build.stages import Stage
+
+if TYPE_CHECKING:
+    from holdfast import Sandbox  # by its public name: its module imports others of this package
+
+
+class Action(Protocol):
+    """What changes the files of a sandbox."""
+
+    def __call__(self, sandbox: Sandbox, /) -> None: ...
+
+
+class StageState:
+    """The state of a stage after an instruction: an image with its files, a key of what led to them, and the configuration."""
+
+    def __init__(self, stage: Stage, image: str, key: str, config: Config) -> None:
+        self.stage, self.image, self.key, self.config = stage, image, key, config
+        self.arguments: dict[str, str] = {}
+        self.directories: list[tuple[str, str]] = []
+        """Paths of WORKDIR that the next step creates, with the user who then owns them."""
+
+    @property
+    def values(self) -> dict[str, str]:
+        """What ``$NAME`` means: variables of the image before arguments."""
+        return {**self.arguments, **self.config.env}
+
+
+class Building(Protocol):
+    """A build, as its steps see it. ``building`` implements it."""
+
+    request: BuildRequest
+    opened: Opened
+
+    def source_sandbox(self, state: StageState, word: str, line: int) -> tuple[Sandbox, str]: ...
+
+    def step(
+        self, state: StageState, material: object, perform: Action, *, line: int, block_network: bool = True
+    ) -> None: ...
+
+    def is_cached(self, state: StageState, material: object) -> bool: ...
+
+    def tell(self, kind: Any, line: int, stage: str, text: str, seconds: float = 0.0) -> None: ...
+
+    def run_environment(self, state: StageState) -> dict[str, str]: ...
+
+    def proxies(self) -> dict[str, str]: ...
