@@ -1,7 +1,7 @@
 """An environment of Harbor, the runner of Terminal-Bench 2.0 (extra ``harbor``; Python 3.12 or newer).
 
-``harbor run -p TASK -a AGENT -e holdfast.integrations.harbor:HoldfastEnvironment``. The image is the ``docker_image`` of the task. A task
-that has only a Dockerfile is refused by name: images are not built here. Harbor owns the order in which these methods are called.
+``harbor run -p TASK -a AGENT -e holdfast.integrations.harbor:HoldfastEnvironment``. The image is the ``docker_image`` of the task, or is
+built from its ``environment/Dockerfile``. Harbor owns the order in which these methods are called.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from holdfast import AsyncSandbox, AsyncSandboxClient
 
 _ORPHANED_AFTER_S = 300.0
 """A sandbox is deleted this long after the process of its trial has died."""
+_building: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Lock]] = WeakKeyDictionary()
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncSandboxClient] = WeakKeyDictionary()
 
 
@@ -41,17 +42,19 @@ class HoldfastEnvironment(BaseEnvironment):
         return EnvironmentResourceCapabilities(cpu_limit=True, memory_limit=True)
 
     def _validate_definition(self) -> None:
-        if not self.task_env_config.docker_image:
+        if not self.task_env_config.docker_image and not (self.environment_dir / "Dockerfile").is_file():
             raise FileNotFoundError(
-                f"{self.environment_dir} names no docker_image, and images are not built here: build its Dockerfile elsewhere, "
-                "`holdfast image import` the result, and name it as docker_image in [environment] of task.toml"
+                f"{self.environment_dir} has no Dockerfile, and the task names no docker_image in [environment] of task.toml"
             )
 
     async def start(self, force_build: bool) -> None:
         """Create the sandbox, Harbor's directories in it, and the files of the task's environment."""
         config, memory_mb = self.task_env_config, self._effective_memory_mb
+        image = config.docker_image
+        if not image or (force_build and (self.environment_dir / "Dockerfile").is_file()):
+            image = await _built(Path(self.environment_dir), use_cache=not force_build)
         self._sandbox = await _client().create_sandbox(
-            config.docker_image,
+            image,
             cpu=self._effective_cpus,
             memory=None if memory_mb is None else f"{memory_mb}Mi",
             env=self._startup_env(),
@@ -112,6 +115,13 @@ class HoldfastEnvironment(BaseEnvironment):
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
         """Copy the content of a directory of the sandbox into a local one."""
         await self.sandbox.files.download(source_dir, target_dir)
+
+
+async def _built(directory: Path, *, use_cache: bool) -> str:
+    """The name of the image of a task's Dockerfile. Trials of one task build it one after the other: all but the first find its steps."""
+    lock = _building.setdefault(asyncio.get_running_loop(), {}).setdefault(str(directory), asyncio.Lock())
+    async with lock:
+        return (await _client().images.build(directory, use_cache=use_cache)).name
 
 
 def _client() -> AsyncSandboxClient:

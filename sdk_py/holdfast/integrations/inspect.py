@@ -249,7 +249,7 @@ def _services(config: Any) -> dict[str, ComposeService]:
     if config is None:
         config = os.environ.get("HOLDFAST_IMAGE") or "host"
     if is_dockerfile(config):
-        raise ValueError(f"{config}: images are not built here; build it elsewhere, `holdfast image import` it, and name it: holdfast:NAME")
+        raise ValueError(f"{config}: build it first, `holdfast build -t NAME -f {config} DIR`, and name it: holdfast:NAME")
     if isinstance(config, str) and not is_compose_yaml(config):
         config = _image_of(config)
         return {"default": ComposeService(image=config, network_mode="none")}  # as Inspect's own default

@@ -95,7 +95,7 @@ def task(folder: Path, *, image: str | None = None, variables: Mapping[str, str]
     problems = list(_problems(folder, settings, environment, verifier))
     own = image or str(environment.get("docker_image") or "")
     if not own:
-        problems.append("it has no docker_image: build environment/Dockerfile elsewhere, import the image and name it with --image")
+        problems.append("it has no docker_image: `holdfast build -t NAME environment`, and name the image with --image")
     envs = []
     for table in (environment, verifier, solution):
         filled, missing = _filled(table.get("env") or {}, variables)

@@ -70,3 +70,12 @@ def test_a_wrong_solution_gets_none(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_twenty_trials_at_once(tmp_path: Path) -> None:
     assert rewards(tmp_path, make_task(tmp_path / "task"), "-k", "20", "-n", "20") == [1.0] * 20
+
+
+def test_a_task_with_a_dockerfile_is_built(tmp_path: Path) -> None:
+    """Two trials at once: the second one finds the steps of the first."""
+    toml = TASK["task.toml"].replace('docker_image = "host"\n', "")
+    dockerfile = "FROM host\nCOPY answer /opt/answer\nRUN chmod 600 /opt/answer\nWORKDIR /opt\n"
+    solution = "#!/bin/bash\ncp answer /tmp/answer.txt\n"
+    files = {"task.toml": toml, "environment/Dockerfile": dockerfile, "environment/answer": "42\n", "solution/solve.sh": solution}
+    assert rewards(tmp_path, make_task(tmp_path / "task", **files), "-k", "2", "-n", "2") == [1.0] * 2
