@@ -16,7 +16,7 @@ export PORT HOLDFAST_DATA REGISTRY TAG
 export PYTHONDONTWRITEBYTECODE :=
 SOURCES := $(wildcard schemas sdk_py session_agent gateway loadtest infra tests)
 
-.PHONY: help setup up demo test test-user test-lowest test-all soak test-cluster test-docker test-facade test-page check format generate wheels release bundle images deploy cluster smoke acceptance bench curves copies peers load chaos fuzz integrations recipes recipes-programs recipes-learn clean
+.PHONY: docs help setup up demo test test-user test-lowest test-all soak test-cluster test-docker test-facade test-page check format generate wheels release bundle images deploy cluster smoke acceptance bench curves copies peers load chaos fuzz integrations recipes recipes-programs recipes-learn clean
 
 help: ## Show what there is
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -126,6 +126,12 @@ fuzz: .venv/.stamp ## Fresh examples for every property test (FUZZ_SECONDS; FUZZ
 
 integrations: .venv/.stamp ## Other people's harnesses, with their packages, on one stack; prints the table (ARGS="mcp mini" or --short)
 	@exec $(PY) -m infra.integrations $(ARGS)
+
+docs: .venv/.stamp .venv-docs/.stamp ## Build the documentation as a site and check its links (build/docs/site)
+	@exec $(PY) -m infra.docs build/docs --zensical $(CURDIR)/.venv-docs/bin/zensical
+
+.venv-docs/.stamp: infra/docs/requirements.txt | .venv/.stamp
+	@rm -rf .venv-docs && $(PY) -m venv .venv-docs && .venv-docs/bin/python -m pip --disable-pip-version-check --quiet install -r $< && touch $@
 
 recipes: .venv-train/.stamp ## What the recipes train, in minutes on a CPU: SFT and RL on a twin and in sandboxes, their tests
 	@exec nice $(TRAIN) -m infra.recipes smoke

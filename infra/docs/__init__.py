@@ -1,0 +1,1 @@
+"""The documentation as a site: its own pages, and those of the repository that the site shows too (``make docs``)."""
