@@ -32,6 +32,7 @@ from gateway.use_cases.create import create as create_sandbox
 from gateway.use_cases.delete import delete as delete_sandbox
 from gateway.use_cases.service import Gateway
 
+from .egress import egress_of
 from .shown import created, detail, listed, state_of
 
 _BODY_BYTES: Final = 1024 * 1024
@@ -182,16 +183,7 @@ def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> Sand
 
 def egress(gateway: Gateway, allowed: Any, network: Any) -> Egress:
     """What the sandbox may reach. E2B's default is the internet; on one machine it has to be requested, as over REST."""
-    rules = network if isinstance(network, dict) else {}
-    denied = rules.get("denyOut") or []
-    if rules.get("allowOut") or rules.get("rules") or [one for one in denied if one not in ("0.0.0.0/0", "::/0")]:
-        hint = "allow or deny the whole internet, or create the sandbox over REST, whose network option lists ranges"
-        raise HoldfastError("unsupported", "lists of addresses and hosts are not supported", hint=hint)
-    if allowed is False or denied:
-        return Egress()
-    if allowed is None and isinstance(gateway.runtime, OwnMachine):
-        return Egress()
-    return Egress("internet")
+    return egress_of(allowed, network, default=Egress() if isinstance(gateway.runtime, OwnMachine) else Egress("internet"))
 
 
 def timeout_of(fields: Fields, default: float | None) -> float | None:
