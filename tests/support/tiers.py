@@ -81,6 +81,7 @@ SOAK = (
     "faults/test_stalled_readers",
     "faults/test_thousand",
     "infra/test_every_alert",
+    "gateway/placement/test_many_records",
     "kubernetes/test_scale",
 )
 """Tests of minutes with many sandboxes, or with clients that stop reading."""
