@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -199,7 +200,7 @@ def test_whatever_address_the_program_listens_on(sandbox: Sandbox, rest: httpx.C
 # What a program answers is hostile ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["injected", "lengths", "both", "nonsense", "status", "switch", "silent", "head"])
+@pytest.mark.parametrize("path", ["injected", "lengths", "both", "nonsense", "status", "switch", "silent", "head", "hints", "fold", "many"])
 def test_an_answer_that_is_not_http_is_not_passed_on(rest: httpx.Client, prefix: str, path: str) -> None:
     answer = rest.get(f"{prefix}/raw/{path}")
     assert (answer.status_code, answer.json()["code"], answer.json()["fault"]) == (502, "port_unreachable", "workload")
@@ -210,6 +211,36 @@ def test_an_answer_that_is_not_http_is_not_passed_on(rest: httpx.Client, prefix:
 def test_an_incomplete_answer_is_not_taken_for_a_complete_one(stack: Stack, prefix: str, path: str) -> None:
     with httpx.Client(base_url=stack.url, headers={"X-API-Key": stack.key}, timeout=60) as client, pytest.raises(httpx.TransportError):
         client.get(f"{prefix}/raw/{path}")
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        "Content-Length: 5\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
+        "Transfer-Encoding: xchunked",
+        "Transfer-Encoding : chunked",
+        "Content-Length: 0\r\nContent-Length: 5",
+        "Content-Length: +5",
+    ],
+)
+def test_a_request_that_ends_in_two_ways_is_refused(app: Sandbox, stack: Stack, prefix: str, host: str, framing: str) -> None:
+    """Gateway and program would else disagree where it ends, and the rest be a request that was not checked."""
+    place = urlsplit(stack.url)
+    for target, name, permission in (
+        (f"{prefix}/x", "localhost", f"X-API-Key: {stack.key}"),
+        ("/x", host, "X-Holdfast-Preview: " + token_of(app)[0]),
+    ):
+        head = f"POST {target} HTTP/1.1\r\nHost: {name}\r\n{permission}\r\n{framing}\r\n\r\n"
+        with socket.create_connection((place.hostname or "", place.port or 0), 60) as connection:
+            connection.sendall(f"{head}0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: localhost:{PORT}\r\n\r\n".encode())
+            answer = b""
+            while data := connection.recv(65536):
+                answer += data
+        assert answer.split(b" ", 2)[1] in (b"400", b"501"), answer
+        assert b"content-length" in answer.partition(b"\r\n\r\n")[0]
+        assert not re.search(rb"HTTP/1.1 [0-9]", answer[9:]), "one answer, to the one request"
+        assert b"/smuggled" not in answer
 
 
 def test_an_answer_to_no_request_reaches_no_later_request(rest: httpx.Client, prefix: str) -> None:
