@@ -1,7 +1,7 @@
 """One load process: a share of the sessions, each busy or attached and idle.
 
-Owns a client process of P2, P3, P9, P12 and P16. Started as `python -m tests.bench.load busy|recorded|idle|proto COUNT BEFORE WHERE`,
-with BEFORE as the number of sessions in earlier processes; prints `ready` once every session has run a command. After a line
+Owns a client process of P2, P3, P9, P12 and P16. Started as `python -m tests.bench.load busy|recorded|traced|idle|proto COUNT BEFORE
+WHERE`, with BEFORE as the number of sessions in earlier processes; prints `ready` once every session has run a command. After a line
 `go SECONDS PERIOD` it works for SECONDS (each session begins a command every PERIOD seconds, or with 0 as soon as the last
 one ended), and answers with one JSON line. Ends when its standard input ends.
 """
@@ -56,10 +56,25 @@ async def _work(work: list[Callable[[], Awaitable[object]]]) -> None:
         print(json.dumps(await _loops(work, float(seconds), float(period_s))), flush=True)
 
 
-async def _busy(count: int, *, record: bool) -> None:
-    """`count` sandboxes with one session and one shell each. `record`: they are recorded."""
+def _make_spans() -> None:
+    """Make spans as for an exporter, and drop them there."""
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+    class Dropped(SpanExporter):
+        def export(self, spans: object) -> SpanExportResult:
+            return SpanExportResult.SUCCESS
+
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(Dropped()))
+    trace.set_tracer_provider(provider)
+
+
+async def _busy(count: int, *, record: bool, tracing: bool = False) -> None:
+    """`count` sandboxes with one session and one shell each. `record`: they are recorded, `tracing`: their commands are traced."""
     async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(AsyncSandboxClient())
+        client = await stack.enter_async_context(AsyncSandboxClient(tracing=tracing))
         work: list[Callable[[], Awaitable[object]]] = []
         for _ in range(count):
             sandbox = await stack.enter_async_context(await client.create_sandbox("host", cpu="2", memory="256Mi", record=record))
@@ -101,8 +116,10 @@ async def _proto(count: int, folder: Path, first: int) -> None:
 
 if __name__ == "__main__":
     kind, number, before, *where = sys.argv[1:]
-    if kind in ("busy", "recorded"):
-        asyncio.run(_busy(int(number), record=kind == "recorded"))
+    if kind in ("busy", "recorded", "traced"):
+        if kind == "traced":
+            _make_spans()
+        asyncio.run(_busy(int(number), record=kind != "busy", tracing=kind == "traced"))
     elif kind == "idle":
         asyncio.run(_idle(int(number), where))
     else:
