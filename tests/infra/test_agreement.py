@@ -19,6 +19,7 @@ from gateway.__main__ import server_config
 from gateway.faces.rest import FACE
 from gateway.metrics import Metrics
 from gateway.settings import RelaySettings, Settings
+from gateway.tracing import Spans
 from infra.scripts.deploy.keys import KEYS, REDIS
 from infra.scripts.deploy.render import SETTINGS
 from tests.gateway.harness import serve
@@ -199,6 +200,7 @@ class _UnusedGateway:
 
     settings = Settings(data_dir=Path())
     metrics = Metrics()
+    spans = Spans()
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "knative"])
