@@ -23,8 +23,9 @@ ALL = (*OVERLAYS, EVERYTHING)
 
 _ORDER = ("gateway", "redis-managed", "autoscaling", "autoscaling-sessions")
 """Components that others build upon; they come first."""
-_APART = ("redis", "redis-disk", "root", "profile-root", "profile-restricted")
-"""``redis`` with its disk is the alternative to ``redis-managed``; the others set how sandboxes are confined, which has separate tests."""
+_APART = ("redis", "redis-disk", "root", "profile-root", "profile-restricted", "pools")
+"""``redis`` with its disk is the alternative to ``redis-managed``; the others set how sandboxes are confined, or where they run, which has
+separate tests."""
 
 
 def everything(folder: Path) -> Path:
