@@ -1,7 +1,7 @@
 """Real applications through previews, in a real browser on the host form: the pages, their WebSockets and their events work unchanged.
 
-``python -m http.server``, a server of events and a WebSocket run always; a development server from npm and Chromium's DevTools with
-``make test-page ARGS=--all``. Programs are installed into a folder of the test's, which is copied to the sandbox.
+``python -m http.server``, a server of events and a WebSocket run always; a development server from npm, Streamlit and Chromium's DevTools
+with ``make test-page ARGS=--all``. Programs are installed into a folder of the test's, which is copied to the sandbox.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -115,6 +116,24 @@ def _node_modules(folder: Path, *packages: str) -> Path:
     return folder
 
 
+def _site_packages(folder: Path, *packages: str) -> Path:
+    """The packages for the Python in the sandbox, which is this machine's."""
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        PYTHON,
+        "--disable-pip-version-check",
+        "--quiet",
+        "install",
+        "--target",
+        str(folder),
+    ]
+    subprocess.run([*command, *packages], check=True, timeout=600)
+    return folder
+
+
 def _copied(sandbox: Sandbox, folder: Path, place: str) -> str:
     sandbox.files.upload(folder, place)
     return place
@@ -140,6 +159,31 @@ def test_a_development_server_replaces_a_module_without_a_reload(sandbox: Sandbo
         sandbox.files.write(f"{place}/main.js", module.replace("ONE", "TWO").encode())
         expect(visit.locator("#said")).to_have_text("TWO")
         assert visit.evaluate("window.kept") == "kept", "the page was not loaded again"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_streamlit_answers_a_button(sandbox: Sandbox, visit: Page, tmp_path: Path) -> None:
+    place = _copied(sandbox, _site_packages(tmp_path / "streamlit", "streamlit>=1.30,<2"), "/workspace/streamlit")
+    program = "import streamlit as st\nst.title('shown by streamlit')\nif st.button('add'):\n    st.write('added ' + str(40 + 2))\n"
+    sandbox.files.write("/workspace/app.py", program.encode())
+    words = (
+        "run",
+        "/workspace/app.py",
+        "--server.port",
+        "8501",
+        "--server.address",
+        "127.0.0.1",
+        "--server.headless",
+        "true",
+        "--global.developmentMode",
+        "false",
+    )
+    with served(sandbox, 8501, PYTHON, "-m", "streamlit", *words, PYTHONPATH=place, HOME="/tmp") as url:
+        visit.goto(url)
+        expect(visit.get_by_role("heading", name="shown by streamlit")).to_be_visible()
+        visit.get_by_role("button", name="add").click()  # over its WebSocket
+        expect(visit.get_by_text("added 42")).to_be_visible()
 
 
 @pytest.mark.soak
