@@ -78,7 +78,7 @@ class Proxy:
 
 def proxy_for(address: ServiceAddress, is_local: Callable[[str], bool] | None = None) -> Proxy | None:
     """The proxy for a service; None if it is reached directly, as this machine always is. Raises ``ConfigurationError``."""
-    if not any(name.lower().endswith("_proxy") for name in os.environ) or (is_local or is_loopback)(address.host):
+    if (is_local or is_loopback)(address.host) or not any(name.lower().endswith("_proxy") for name in os.environ):
         return None
     from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
