@@ -39,7 +39,7 @@ COMMAND_LINE = [
     Guess("open a shell by ssh", "docker", "ssh SB", says="holdfast shell"),
     Guess("attach to it", "docker", "attach SB", says="holdfast logs -f"),
     Guess("kill it", "docker", "kill SB", says="holdfast rm"),
-    Guess("build an image", "docker", "build .", says="image import"),
+    Guess("build an image", "docker", "build .", says="there is no Dockerfile"),
     Guess("remove what is left", "docker", "prune", says="rm --all"),
     Guess("make one that ends by itself", "E2B", "create host --timeout 5", says="--lifetime"),
 ]

@@ -234,7 +234,7 @@ def test_unknown_routes_and_methods(rest: httpx.Client, sandbox: Sandbox) -> Non
 
 def test_queries_of_the_wrong_type(rest: httpx.Client, sandbox: Sandbox) -> None:
     for path in (
-        "/sandboxes?limit=many", "/sandboxes?limit=0", "/sandboxes?limit=1000000", "/sandboxes?label=novalue", "/sandboxes?cursor=%00",
+        "/sandboxes?limit=many", "/sandboxes?limit=0", "/sandboxes?limit=1000000", "/sandboxes?label=two%20words", "/sandboxes?cursor=%00",
         f"/sandboxes/{sandbox.id}/wait?timeout=-1", f"/sandboxes/{sandbox.id}/wait?timeout=nan", f"/sandboxes/{sandbox.id}/files",
         f"/sandboxes/{sandbox.id}/files/list?path=" + urllib.parse.quote("a\0b"),
     ):  # fmt: skip

@@ -112,7 +112,7 @@ async def test_a_websocket_to_an_unknown_path_is_not_found(served: Served) -> No
 async def test_the_refusal_of_a_method_lists_every_allowed_one(served: Served) -> None:
     async with served.client() as client:
         assert (await client.put("/sandboxes")).headers["Allow"] == "GET, HEAD, POST"
-        assert (await client.post("/sandboxes/x")).headers["Allow"] == "DELETE, GET, HEAD"
+        assert (await client.post("/sandboxes/x")).headers["Allow"] == "DELETE, GET, HEAD, PATCH"
 
 
 async def test_no_response_repeats_the_host_header(served: Served) -> None:

@@ -134,7 +134,7 @@ async def test_a_shell_that_lacks_a_descriptor_leaves_none_open(kind: str, tty: 
         for name in ("pipe", "memfd_create", "openpty", "dup"):
             monkeypatch.setattr(os, name, limit(getattr(os, name)))
         monkeypatch.setattr(fcntl, "fcntl", limit(fcntl.fcntl))
-        for failing in range(1, 40):
+        for failing in range(1, 80):
             left = failing
             shell = sandbox.shell(shell=kind, tty=tty)
             if left > 0:
