@@ -13,15 +13,19 @@ from typing import Any, Final
 
 _WORDS_CHARACTERS: Final = 120
 _MASK: Final = "***"
-_TELLING_NAME: Final = r"[A-Za-z0-9_.-]*(?:key|token|secret|passw(?:or)?d|passwd|pwd|auth|credential|cookie|session)[A-Za-z0-9_.-]*"
+_NAME: Final = r"[A-Za-z0-9_.-]"
+_TELLING: Final = r"(?:key|token|secret|passw(?:or)?d|passwd|pwd|auth|credential|cookie|session)"
+_VALUE: Final = r"(\"[^\"]*\"|'[^']*'|\S+)"
 _PATTERNS: Final = (
-    (re.compile(rf"(?i)\b({_TELLING_NAME}\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|\S+)"), rf"\1{_MASK}"),
-    (re.compile(rf"(?i)(--?{_TELLING_NAME}\s+)(\"[^\"]*\"|'[^']*'|\S+)"), rf"\1{_MASK}"),
-    (re.compile(r"(?i)\b((?:bearer|basic)\s+)\S+"), rf"\1{_MASK}"),
-    (re.compile(r"(\w+://)[^/\s@]+@"), rf"\1{_MASK}@"),
+    (re.compile(rf"(?i)(?<!{_NAME})(?={_NAME}*?{_TELLING})({_NAME}++\s*+[=:]\s*+){_VALUE}"), rf"\1{_MASK}"),
+    (re.compile(rf"(?i)(?<!{_NAME})(?=[A-Za-z0-9_.]*+-{_NAME}*?{_TELLING})({_NAME}++\s++){_VALUE}"), rf"\1{_MASK}"),
+    (re.compile(r"(?i)\b((?:bearer|basic)\s++)\S+"), rf"\1{_MASK}"),
+    (re.compile(r"(?<!\w)(\w++://)[^/\s@]++@"), rf"\1{_MASK}@"),
     (re.compile(r"(?i)(\s-[pu]\s*)(\S*:\S+)"), rf"\1{_MASK}"),
     (re.compile(r"\b(?:hfk?_|sk-|ghp_|gho_|github_pat_|xox[abp]-|AKIA|eyJ)[A-Za-z0-9_.-]{8,}"), _MASK),
 )
+"""Each looks at a character a bounded number of times, whatever the text: it comes from clients and sandboxes. A name is tried only at its
+beginning, and not given back (``++``)."""
 _LONG_WORD: Final = re.compile(r"[A-Za-z0-9+/_=-]{24,}")
 
 

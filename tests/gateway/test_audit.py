@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,14 @@ def test_to_standard_output() -> None:
 )
 def test_what_looks_like_a_secret_is_masked(text: str, shown: str | None) -> None:
     assert masked(text).startswith(text if shown is None else shown)
+
+
+@pytest.mark.parametrize("text", ["key-", "-a", "--key.a-", "a.b", "w", "key=\"'", " -p ", "a://b"])
+def test_no_text_takes_long_to_mask(text: str) -> None:
+    begun = time.process_time()
+    masked(text * 500)
+    masked(text * 1000 + CANARY)
+    assert time.process_time() - begun < 0.5
 
 
 def test_a_command_has_a_digest_and_first_words() -> None:
