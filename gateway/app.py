@@ -188,6 +188,9 @@ class _Resource:
             authenticated()
         owner, project = _acts_for(connection.scope)
         acting = tenants.admitted(principal, scope, owner, project)
+        if principal.bound:  # the key that made the link or token may be another owner's
+            owner, project = principal.member, principal.project
+            principal = tenants.current(principal.credential) or principal
         reserve_for(acting.owner)
         connection.scope[PRINCIPAL] = acting
         use = connection.scope[USE] = Use(principal, scope, owner, project)

@@ -56,6 +56,9 @@ class Principal:
     credential: str = ""
     """The SHA-256 of the key, by which ``Identities.current`` knows whether it is still valid; "" if that cannot be asked."""
 
+    bound: bool = False
+    """Whether it is of a signed link or token, which acts for ``owner`` and nobody else, whatever its key may do."""
+
     @property
     def member(self) -> str:
         """The owner without the project."""

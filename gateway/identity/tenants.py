@@ -115,7 +115,7 @@ class Tenants:
 
         A key with the scope ``admin`` acts for everybody. A key of a project acts for another member of it as far as the project's setting
         ``sharing`` permits. A key without a project acts for its own owner in a project of which the owner is a member. Everything else
-        raises ``scope_missing``, whether or not that owner, project or member exists, or ``invalid_argument``.
+        raises ``scope_missing``, whether or not that owner, project or member exists, or ``invalid_argument``; ``key_invalid`` for a link.
         """
         mine = principal.member
         wanted_owner = mine if owner is None else owner
@@ -124,6 +124,9 @@ class Tenants:
             wanted_project = principal.project if wanted_owner == mine or Scope.ADMIN not in principal.scopes else ""
         if (wanted_owner, wanted_project) == (mine, principal.project):
             return principal
+        if principal.bound:
+            hint = "leave out X-Holdfast-Owner and X-Holdfast-Project"
+            raise HoldfastError("key_invalid", "a link or token is for the owner and project of its sandbox", hint=hint)
         if not OWNER.fullmatch(wanted_owner):
             raise HoldfastError(
                 "invalid_argument", f"{wanted_owner[:100]!r} cannot be an owner", hint="1 to 64 letters, digits and . _ @ -"

@@ -12,12 +12,13 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from holdfast_wire.errors import HoldfastError
 
 from gateway.identity.keys import digest_of, unknown_key
-from gateway.identity.principal import Identities, Principal, Scope
+from gateway.identity.principal import Identities, Principal, Scope, member_of, project_of
 from gateway.identity.tenants import KEY_FORM, KEY_PREFIX, Tenants
 from gateway.placement.errors import PlacementUnavailableError
 from gateway.placement.store import PlacementStore
@@ -99,6 +100,20 @@ class TenantCopy:
         acting = self.tenants.acting(principal, owner, project)
         acting.require(scope)
         return acting
+
+    async def granted(self, digest: str, space: str, scopes: frozenset[Scope]) -> Principal:
+        """The principal of a link or token of a key: what of ``scopes`` the key has at the moment for the owner and project ``space``.
+
+        Without ``digest``, the key that made it cannot be asked. Raises ``key_invalid``, also if the key may not act there any more.
+        """
+        if not digest:
+            return Principal(space, project=project_of(space), scopes=scopes, bound=True)
+        key = await self.principal_of_digest(digest)
+        try:
+            acting = self.tenants.acting(key, member_of(space), project_of(space))
+        except HoldfastError:
+            raise HoldfastError("key_invalid", "the key of this link or token may not act for this owner any more") from None
+        return replace(acting, scopes=acting.scopes & scopes, bound=True)
 
     def _admit_again(self, use: Use) -> None:
         principal = self.current(use.principal.credential)

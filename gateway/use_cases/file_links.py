@@ -35,11 +35,9 @@ async def granted(gateway: Gateway, text: str, name: str, method: str) -> tuple[
     """The link and the principal of a request of this method to this sandbox's files. Raises ``key_invalid``."""
     found = file_links.read(gateway.secrets, text, time.time())
     if found is not None and (found.name, found.method) == (name, "GET" if method == "HEAD" else method):
-        scopes = frozenset({Scope.FILES})
-        if found.key_digest:
-            scopes &= (await gateway.tenants.principal_of_digest(found.key_digest)).scopes
+        principal = await gateway.tenants.granted(found.key_digest, found.owner, frozenset({Scope.FILES}))
         record = await gateway.record(found.owner, name)
         if record.incarnation == found.incarnation:
-            return found, Principal(found.owner, "file-link", scopes=scopes, credential=found.key_digest)
+            return found, principal
     hint = "make a new link: POST /sandboxes/{sandbox_id}/files/links"
     raise HoldfastError("key_invalid", "the link to a file has expired, or is not for this request", hint=hint)

@@ -64,18 +64,21 @@ async def record_of(gateway: Gateway, principal: Principal, name: str) -> Record
     return await gateway.recent_records.get(principal.owner, name, gateway.ready)
 
 
-async def granted(gateway: Gateway, text: str) -> PreviewToken | None:
-    """The valid token of a link whose key is still valid; else None. The caller checks that it is of the requested sandbox and port."""
+async def granted(gateway: Gateway, text: str) -> tuple[PreviewToken, Principal] | None:
+    """The valid token of a link whose key still permits it, and its principal; else None.
+
+    The caller checks that it is of the requested sandbox and port.
+    """
     token = preview_tokens.read(gateway.secrets, text, time.time())
-    if token is None or not token.key_digest:
-        return token
+    if token is None:
+        return None
     try:
-        key = await gateway.tenants.principal_of_digest(token.key_digest)
+        principal = await gateway.tenants.granted(token.key_digest, token.owner, frozenset({Scope.EXEC}))
     except HoldfastError as error:
         if error.code != "key_invalid":
             raise
         return None
-    return token if Scope.EXEC in key.scopes else None
+    return (token, principal) if principal.scopes else None
 
 
 async def connect(gateway: Gateway, record: Record, port: int, *, fresh: bool = False) -> PortConnection:

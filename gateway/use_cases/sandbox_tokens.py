@@ -49,12 +49,9 @@ async def derived(gateway: Gateway, sandbox_id: str, matches: Callable[[str], bo
 
 
 async def _principal(gateway: Gateway, entry: Record | Tombstone, digest: str) -> Principal | None:
-    scopes = _SCOPES
-    if digest:
-        try:
-            scopes &= (await gateway.tenants.principal_of_digest(digest)).scopes
-        except HoldfastError as error:
-            if error.code != "key_invalid":
-                raise
-            return None
-    return Principal(entry.owner, "sandbox-token", scopes=scopes, credential=digest)
+    try:
+        return await gateway.tenants.granted(digest, entry.owner, _SCOPES)
+    except HoldfastError as error:
+        if error.code != "key_invalid":
+            raise
+        return None

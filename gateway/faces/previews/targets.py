@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection
 from gateway.faces.table import gateway_of, parts
 from gateway.http.sent_fields import sent_fields
 from gateway.identity.preview_tokens import PreviewToken
-from gateway.identity.principal import Principal, Scope
+from gateway.identity.principal import Principal
 from gateway.model.names import name_of
 from gateway.model.records import Record
 from gateway.use_cases import previews
@@ -95,12 +95,15 @@ async def grant(connection: HTTPConnection) -> Principal | None:
     target = target_of(connection)
     sent = _tokens(connection, on_host=not target.prefix)
     for source, text in sent:
-        token = await previews.granted(gateway_of(connection), text)
-        if token is not None and (token.name, token.port) == (target.name(token.owner), target.port):
+        found = await previews.granted(gateway_of(connection), text)
+        if found is None:
+            continue
+        token, principal = found
+        if (token.name, token.port) == (target.name(token.owner), target.port):
             connection.scope[_GRANT] = Grant(token, text, source)
             if source == "cookie":
                 _check_page(connection, target)
-            return Principal(token.owner, "preview", scopes=frozenset({Scope.EXEC}), credential=token.key_digest)
+            return principal
     if sent and b"x-api-key" not in sent_fields(connection.scope):
         hint = "make a new link: holdfast port --public SANDBOX PORT, or sandbox.preview_url(port)"
         raise HoldfastError("key_invalid", "the preview's link has expired, or is not of this port", hint=hint)
