@@ -16,6 +16,7 @@ from typing import Final
 from holdfast_wire.errors import HoldfastError
 
 from gateway.identity.keys import KeyLine, Keys, digest_of
+from gateway.identity.limits import write_limits
 from gateway.identity.principal import DEFAULT_SCOPES, OWNER, PROJECT, Principal, Scope
 from gateway.identity.tenants import KEY_PREFIX, StoredKey, Tenants, write_key
 from gateway.tenants.copy import KEYS_MOST
@@ -88,7 +89,10 @@ async def read(gateway: Gateway, key_id: str) -> Listed:
 
 
 async def rotate(gateway: Gateway, principal: Principal, key_id: str, grace_s: float) -> tuple[StoredKey, str]:
-    """A new key with the owner, project, scopes and end of another one, which ends after ``grace_s`` seconds. Raises ``not_found``."""
+    """A new key with the owner, project, scopes, limits and end of another one, which ends after ``grace_s`` seconds.
+
+    Raises ``not_found``.
+    """
     text = KEY_PREFIX + secrets.token_urlsafe(32)
     now, new_key_id = time.time(), new_id()
     made: list[StoredKey] = []
@@ -98,7 +102,9 @@ async def rotate(gateway: Gateway, principal: Principal, key_id: str, grace_s: f
         new = replace(old, key_id=new_key_id, digest=digest_of(text), created_at=now, created_by=principal.member, replaced_by="")
         ends_at = now + grace_s if old.expires_at is None else min(now + grace_s, old.expires_at)
         made[:] = [new]
-        return _added(tenants, new, now) | {f"key:{key_id}": write_key(replace(old, expires_at=ends_at, replaced_by=new_key_id))}
+        held = tenants.limits.get(f"key:{key_id}")
+        limits = {f"limits:key:{new_key_id}": write_limits(held)} if held else {}
+        return limits | _added(tenants, new, now) | {f"key:{key_id}": write_key(replace(old, expires_at=ends_at, replaced_by=new_key_id))}
 
     await gateway.tenants.change(decide)
     return made[0], text

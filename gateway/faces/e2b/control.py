@@ -21,6 +21,7 @@ from starlette.responses import Response
 from gateway.faces.table import parts, program_of
 from gateway.http.request_fields import Fields, canonical, check_label, read_json
 from gateway.http.responses import json_response
+from gateway.identity.principal import Principal
 from gateway.model.names import id_of, name_of
 from gateway.model.options import Egress
 from gateway.model.records import Record, SandboxSpec
@@ -59,7 +60,7 @@ async def create(request: Request) -> Response:
     if key is not None and not 0 < len(key) <= _KEY_CHARACTERS:
         raise HoldfastError("invalid_argument", f"Idempotency-Key must have 1 to {_KEY_CHARACTERS} characters")
     fingerprint = hashlib.sha256(canonical(body)).hexdigest()
-    new = NewSandbox(_spec(gateway, principal.owner, fields, key), fingerprint, env=fields.environment("envVars"), key=key, wait=True)
+    new = NewSandbox(_spec(gateway, principal, fields, key), fingerprint, env=fields.environment("envVars"), key=key, wait=True)
     return json_response(created(gateway, principal, await create_sandbox(gateway, principal, new)), 201)
 
 
@@ -154,8 +155,8 @@ async def _extend(gateway: Gateway, principal: Any, name: str, timeout_s: float)
     return await change.lifetime(gateway, principal, name, timeout_s)
 
 
-def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> SandboxSpec:
-    rest = gateway.settings.rest
+def _spec(gateway: Gateway, principal: Principal, fields: Fields, key: str | None) -> SandboxSpec:
+    rest, owner = gateway.settings.rest, principal.owner
     for name, hint in _UNSUPPORTED.items():
         if fields.get(name) not in (None, False, [], {}, {"enabled": False}):
             raise HoldfastError("unsupported", f"{name} is not supported", hint=hint)
@@ -177,6 +178,7 @@ def _spec(gateway: Gateway, owner: str, fields: Fields, key: str | None) -> Sand
         labels=Fields({"labels": metadata}).labels(),
         ready_timeout_s=rest.ready_timeout_s,
         lifetime_s=timeout_of(fields, _DEFAULT_TIMEOUT_S),
+        key_id=principal.key_id,
         egress=egress(gateway, fields.get("allow_internet_access"), fields.get("network")),
     )
 

@@ -60,6 +60,18 @@ async def test_a_quota_of_a_project_and_of_a_key_names_whose_it_is(served: Serve
         assert (await create(bob)).status_code == 200, "a change holds at once"
 
 
+async def test_a_key_has_its_limits_at_every_face_and_after_a_rotation(served: Served) -> None:
+    key_id, key = await new_key(served)
+    await limits.put(served.gateway, f"key:{key_id}", Limits(sandboxes=1, creates_per_minute=600))
+    async with served.client(key) as ada:
+        first = await ada.post("/e2b/v2/sandboxes", json={"templateID": "host"})
+        assert first.status_code == 201
+        assert (await ada.post("/e2b/v2/sandboxes", json={"templateID": "host"})).status_code == 429
+        assert (await create(ada)).json()["limit"]["subject"] == f"key:{key_id}"
+    new, _ = await keys.rotate(served.gateway, await served.gateway.tenants.principal_of(ADA), key_id, 0.0)
+    assert limits.every(served.gateway)[f"key:{new.key_id}"] == Limits(sandboxes=1, creates_per_minute=600)
+
+
 async def test_a_quota_that_comes_later_counts_what_is_there(served: Served) -> None:
     term = await served.store.lead("c1", 60)
     assert term is not None
