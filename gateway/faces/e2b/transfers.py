@@ -33,6 +33,8 @@ from .targets import ended, ready_record
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _PIECE_BYTES: Final = 256 * 1024
 _FIELD: Final = "x-metadata-"
+_SAFE: Final = (("cache-control", "private, no-cache"), ("content-security-policy", "sandbox"), ("x-content-type-options", "nosniff"))
+"""A file is shown in a browser, as E2B does it, but as no page of this service: the sandbox has written it."""
 _KEY_CHARACTERS: Final = 246
 
 
@@ -123,11 +125,10 @@ async def _body(request: Request) -> AsyncIterator[bytes]:
             continue
         try:
             while chunk:
-                yield inflate.decompress(chunk, _PIECE_BYTES)
-                chunk = inflate.unconsumed_tail
                 if inflate.eof:
-                    more, chunk = bool(inflate.unused_data), inflate.unused_data
-                    inflate = zlib.decompressobj(_GZIP) if chunk else inflate  # a gzip file may have several members (RFC 1952 §2.2)
+                    inflate = zlib.decompressobj(_GZIP)  # a gzip file may have several members (RFC 1952 §2.2)
+                yield inflate.decompress(chunk, _PIECE_BYTES)
+                chunk = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
         except zlib.error as error:
             raise HoldfastError("invalid_argument", f"error decompressing request body: {error}", hint="") from None
     if inflate is not None and not inflate.eof:
@@ -183,7 +184,7 @@ class _Download:
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
         kind += "; charset=utf-8" if kind.startswith("text/") else ""
         disposition = f"inline; filename*=utf-8''{quote(name, safe='')}"
-        headers = [("content-type", kind), ("content-disposition", disposition), ("vary", "Accept-Encoding")]
+        headers = [("content-type", kind), ("content-disposition", disposition), ("vary", "Accept-Encoding"), *_SAFE]
         size, mtime = info.get("size"), info.get("mtime")
         if self._compressed:
             headers.append(("content-encoding", "gzip"))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import struct
 from typing import Any
 
 import httpx
 import pytest
+from holdfast_wire.errors import HoldfastError
+from starlette.requests import Request
 
+from gateway.faces.e2b import transfers
 from gateway.model.names import id_of
 from tests.gateway.harness import ADA, BOB, Served
 from tests.support.requires import requires
@@ -16,6 +20,9 @@ from tests.support.requires import requires
 pytestmark = requires("redis")
 
 JSON, STREAM = {"Content-Type": "application/json"}, {"Content-Type": "application/connect+json"}
+
+
+ONE = len(gzip.compress(b"a" * 10))
 
 
 def enveloped(body: bytes, flags: int = 0) -> bytes:
@@ -71,6 +78,31 @@ async def test_refusals_of_procedures_have_the_form_of_connect(served: Served) -
             assert answer.status_code == 200
             assert answer.content[0] == 2, "one envelope, which ends the stream"
             assert b'"error"' in answer.content
+
+
+@pytest.mark.parametrize("cuts", [[], [ONE], [ONE - 3], [ONE + 3], [ONE, ONE], [5, ONE, ONE + 5]])
+async def test_a_compressed_body_is_read_to_its_end_however_it_is_cut(cuts: list[int]) -> None:
+    whole = gzip.compress(b"a" * 10) + gzip.compress(b"b" * 10)
+    ends = [*cuts, len(whole)]
+    chunks = [whole[begin:end] for begin, end in zip([0, *cuts], ends, strict=True)]
+
+    async def receive() -> dict[str, Any]:
+        body = chunks.pop(0)
+        return {"type": "http.request", "body": body, "more_body": bool(chunks)}
+
+    request = Request({"type": "http", "headers": [(b"content-encoding", b"gzip")]}, receive)
+    assert b"".join([piece async for piece in transfers._body(request)]) == b"a" * 10 + b"b" * 10
+    chunks[:] = [gzip.compress(b"a"), b"more"]
+    with pytest.raises(HoldfastError, match="decompressing"):
+        async for _ in transfers._body(request):
+            pass
+
+
+async def test_no_file_is_a_page_of_this_service() -> None:
+    request = Request({"type": "http", "headers": []})
+    headers = dict(transfers._Download(request, None, "/x.html", compressed=False)._headers({"size": 3}))
+    assert headers[b"content-security-policy"] == b"sandbox"
+    assert headers[b"x-content-type-options"] == b"nosniff"
 
 
 @pytest.mark.parametrize("field", ["autoPause", "volumeMounts", "mcp", "iam"])
