@@ -97,22 +97,25 @@ class AuditLog:
         """Write what waits. What cannot be written waits for the next time."""
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), 1000))]
-            try:
-                await asyncio.to_thread(self._write, b"".join(batch))
-            except OSError as error:
-                self._waiting.extendleft(reversed(batch))
+            size, error = await asyncio.to_thread(self._write, b"".join(batch))
+            left = _left(batch, size)
+            self._metrics.count("audit_lines_total", len(batch) - len(left))
+            if error is not None:
+                self._waiting.extendleft(reversed(left))
                 if self.available:
                     log.error("the audit log %s cannot be written: %s", self.place, error.strerror or error)
                 self._set_available(False)
                 self._added.set()
                 await asyncio.sleep(_BATCH_S)
                 return
-            self._metrics.count("audit_lines_total", len(batch))
             self._set_available(True)
 
     async def aclose(self) -> None:
         if self.is_on:
             await self.flush()
+            if self._waiting:
+                self._metrics.count("audit_lost_total", len(self._waiting))
+                log.error("%d entries of the audit log %s could not be written before the end", len(self._waiting), self.place)
 
     def _set_available(self, available: bool) -> None:
         if available != self.available:
@@ -121,17 +124,23 @@ class AuditLog:
             if available:
                 log.warning("the audit log %s is written again", self.place)
 
-    def _write(self, lines: bytes) -> None:
-        if self.place == STDOUT:
-            sys.stdout.buffer.write(lines)
-            sys.stdout.buffer.flush()
-            return
-        descriptor = os.open(self.place, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def _write(self, lines: bytes) -> tuple[int, OSError | None]:
+        """How many bytes were written, and why not the others."""
+        size = 0
         try:
-            while lines:
-                lines = lines[os.write(descriptor, lines) :]
-        finally:
-            os.close(descriptor)
+            if self.place == STDOUT:
+                sys.stdout.buffer.write(lines)
+                sys.stdout.buffer.flush()
+                return len(lines), None
+            descriptor = os.open(self.place, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                while size < len(lines):
+                    size += os.write(descriptor, lines[size:])
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            return size, error
+        return size, None
 
     async def query(self, passes: Callable[[dict[str, Any]], bool], since: float, limit: int) -> list[dict[str, Any]]:
         """The last entries of this log that were written at or after ``since`` and pass. Raises ``unsupported`` if it is no file."""
@@ -147,6 +156,15 @@ class AuditLog:
             if isinstance(entry.get("time"), float) and entry["time"] >= since and passes(entry):
                 found.append(entry)
         return list(found)
+
+
+def _left(lines: list[bytes], size: int) -> list[bytes]:
+    """The lines that are not whole in the first ``size`` bytes; a part of the first one is in the file then, and becomes a line."""
+    for number, line in enumerate(lines):
+        if size < len(line):
+            return [b"\n" + line if size else line, *lines[number + 1 :]]
+        size -= len(line)
+    return []
 
 
 def _entries(path: Path) -> Iterator[dict[str, Any]]:

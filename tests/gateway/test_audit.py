@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -123,6 +125,33 @@ async def test_a_lost_sink_is_reported_and_refuses_work_where_it_is_required(
             assert (await ada.delete("/sandboxes/a1")).status_code == 200
             found = await entries(served)
     assert [one.get("code") for one in found] == [None, "audit_unavailable", None], "what waited is written too"
+
+
+async def test_a_write_that_fails_in_the_middle_repeats_and_loses_no_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, real, room = tmp_path / "audit.jsonl", os.write, [180]
+
+    def write(descriptor: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        size = real(descriptor, data[: room[0]])
+        room[0] -= size
+        return size
+
+    metrics = Metrics()
+    audit = AuditLog(str(place), metrics, "r")
+    for n in range(5):
+        audit.add({"event": "x", "n": n})
+    with monkeypatch.context() as patched:
+        patched.setattr("gateway.audit.log.os.write", write)
+        for more in (0, 40, 1, 90):
+            room[0] += more
+            await audit.flush()
+        await audit.aclose()
+        assert "entries of the audit log" in caplog.text
+    assert [one["n"] for one in await audit.query(lambda entry: True, 0.0, 100)] == [0, 1, 2, 3, 4]
+    assert not audit.waiting
 
 
 async def test_a_full_queue_drops_and_counts_or_refuses(tmp_path: Path) -> None:
