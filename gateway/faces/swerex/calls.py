@@ -5,6 +5,7 @@ Owns the form of requests and answers. ``X-Request-ID`` is an idempotency key: a
 
 from __future__ import annotations
 
+import codecs
 from typing import Any, Final
 
 from holdfast_wire.errors import HoldfastError
@@ -29,6 +30,8 @@ from .sessions import PROMPT, Seen, Session, close_all
 
 _MORE_S: Final = 30.0
 _MOST_TRIES: Final = 20
+_SLOW_ENCODINGS: Final = frozenset({"punycode", "idna"})
+"""Encodings whose decoding takes a time that grows with the square of the text."""
 
 
 async def greeting(request: Request) -> Response:
@@ -140,6 +143,8 @@ async def read_file(request: Request) -> Response:
     content = await files.read(parts(request)[0], record, fields.path())
     encoding, errors = fields.text("encoding") or "utf-8", fields.text("errors") or "strict"
     try:
+        if codecs.lookup(encoding).name in _SLOW_ENCODINGS:
+            raise LookupError(f"the encoding {encoding[:40]} is for names of hosts, not for files")
         return json_response({"content": bytes(content).decode(encoding, errors)})
     except LookupError as error:
         raise TransferredError("builtins.LookupError", str(error)) from None
