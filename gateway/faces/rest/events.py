@@ -16,7 +16,7 @@ from holdfast_wire.errors import HoldfastError
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from gateway.faces.table import parts
+from gateway.faces.table import parts, use_of
 from gateway.http.bounded_protocol import CONNECTION
 from gateway.http.request_fields import Fields
 from gateway.identity.principal import Principal, Scope
@@ -48,7 +48,10 @@ async def follow(request: Request) -> Response:
         raise HoldfastError("invalid_argument", f"there are no events of kind {min(unknown)[:100]!r}")
     labels = selector_of(request)
     wanted = Filter(frozenset(sandboxes), query.get("group") or "", labels, kinds)
-    stream = events.follow(gateway, principal, wanted, last_id, _since(query.get("since")), _activity(request, principal))
+    activity = _activity(request, principal)
+    if activity is not None and activity.sandboxes:
+        use_of(request).scope = Scope.EXEC  # without it the stream ends
+    stream = events.follow(gateway, principal, wanted, last_id, _since(query.get("since")), activity)
     first = await anext(stream)
     client = request.scope[CONNECTION]
     client.at_shutdown(client.abort)

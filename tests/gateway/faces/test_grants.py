@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
+import pytest
 import pytest_asyncio
 
+from gateway.identity.keys import digest_of
 from gateway.model.names import id_of
+from tests.gateway.event_stream import Stream
 from tests.gateway.faces.test_tenants import OLGA, with_operator
 from tests.gateway.harness import ADA, DEADLINE_S, ScriptedAgent, Served, echo, serve, silent
 from tests.support.requires import requires
@@ -99,6 +103,24 @@ async def test_what_is_open_with_a_link_ends_with_its_permission(lab: Served) ->
         await share(lab, "none")
         async with asyncio.timeout(5):
             assert (await waiting).json()["code"] == "key_invalid"
+
+
+@pytest.mark.parametrize(("query", "ends"), [("", False), ("?activity=true", True)])
+async def test_a_stream_of_activity_ends_with_the_scope_that_it_needs(lab: Served, query: str, ends: bool) -> None:
+    async with lab.client(ADA) as ada, ada.stream("GET", f"/events{query}") as events:
+        stream = Stream(events)
+        assert (await stream.next()).name == "position"
+        keys = lab.gateway.settings.keys_file
+        line = f"ada {digest_of(ADA)}"
+        assert line in keys.read_text()
+        keys.write_text(keys.read_text().replace(line, f"{line} scopes=read"))
+        if ends:
+            async with asyncio.timeout(5):
+                with pytest.raises(httpx.HTTPError):
+                    await stream.next()
+        else:
+            await asyncio.sleep(1.5)
+            assert len(lab.gateway.tenants.uses) == 1
 
 
 async def test_a_link_opens_no_sandbox_of_the_same_name_in_a_project(lab: Served) -> None:
