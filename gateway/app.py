@@ -191,7 +191,7 @@ class _Resource:
         if principal.bound:  # the key that made the link or token may be another owner's
             owner, project = principal.member, principal.project
             principal = tenants.current(principal.credential) or principal
-        reserve_for(acting.owner)
+        reserve_for(acting.member)
         connection.scope[PRINCIPAL] = acting
         use = connection.scope[USE] = Use(principal, scope, owner, project)
         if limits := tenants.tenants.limits:

@@ -84,7 +84,7 @@ async def create(gateway: Gateway, principal: Principal, new: NewSandbox) -> Rec
 
 async def _create(gateway: Gateway, new: NewSandbox, reserved: asyncio.Future[Record]) -> Record:
     """All steps of a create, in a task of their own. ``reserved`` gets the record as soon as it is written."""
-    with gateway.admission.enter(new.spec.owner) as place:
+    with gateway.admission.enter(member_of(new.spec.owner)) as place:
         with gateway.stage("reserve"):
             record = await _reserve(gateway, new, queued=not place.admitted.done())
         reserved.set_result(record)

@@ -22,7 +22,7 @@ from gateway.agents.kept_connections import KeptConnections
 from gateway.agents.port_connections import PortConnections
 from gateway.agents.traced_calls import TracedCalls
 from gateway.audit.log import AuditLog
-from gateway.identity.principal import Identities
+from gateway.identity.principal import Identities, member_of
 from gateway.memory_reservation import MemoryReservations
 from gateway.metrics import Metrics
 from gateway.model.names import ids_of
@@ -135,7 +135,7 @@ class Gateway:
 
     async def dial(self, placed: Record | Ticket) -> Dialled:
         """Dial the sandbox's agent, after waiting in the queue of dials. Raises ``DialError``."""
-        async with self.dials.place(placed.owner):
+        async with self.dials.place(member_of(placed.owner)):
             return await dial(placed.endpoint, self.secrets, placed.sandbox_id, placed.incarnation, self.settings.relay.dial_timeout_s)
 
     async def owned(self, owner: str, name: str, step: Callable[[str], Awaitable[Entry]]) -> Record | Tombstone:

@@ -18,6 +18,7 @@ from gateway.metrics import Metrics
 from gateway.model.records import Record, SandboxSpec
 from gateway.runtimes.base import CreateRequest
 from gateway.settings import AdmissionSettings
+from gateway.use_cases import projects
 from gateway.use_cases.admission import Admission, QueuePlace
 from tests.gateway.checked import check
 from tests.gateway.harness import BOB, MemoryRuntime, Served, id_of_adas, serve
@@ -192,6 +193,20 @@ async def test_a_thousand_creates_at_once_keep_the_runtime_limit_and_starve_no_o
         assert "holdfast_creates_waiting 0" in metrics
         assert 'holdfast_node_spares{state="ready"} 2.0' in metrics
         assert 'holdfast_node_disk_bytes{state="left"} 1.073741824e+09' in metrics
+
+
+async def test_an_owner_has_one_share_in_all_projects_together(redis_url: str, tmp_path: Path) -> None:
+    limits = AdmissionSettings(concurrent_creates=4, owner_concurrent_creates=1)
+    async with serving(redis_url, tmp_path, limits) as (served, runtime), served.client() as ada:
+        for project in ("one", "two"):
+            await projects.create(served.gateway, project, ["ada"], "none")
+        runtime.hold = asyncio.Event()
+        headers: list[dict[str, str]] = [{}, {"X-Holdfast-Project": "one"}, {"X-Holdfast-Project": "two"}]
+        for named in headers:
+            assert (await ada.post("/sandboxes", json={"image": "host"}, headers=named)).status_code == 200
+        assert (served.gateway.admission.running, served.gateway.admission.waiting) == (1, 2)
+        runtime.hold.set()
+        await until_async(lambda: len(runtime.present) == 3, deadline_s=60, what="all of them")
 
 
 async def test_creates_beyond_the_queue_are_refused_and_leave_no_record(redis_url: str, tmp_path: Path) -> None:
