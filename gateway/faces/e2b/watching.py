@@ -18,6 +18,7 @@ from holdfast_wire.errors import HoldfastError
 from starlette.requests import Request
 
 from gateway.faces.table import gateway_of, parts
+from gateway.identity.principal import member_of
 from gateway.model.names import ids_of, name_of
 from gateway.use_cases.service import Gateway
 from gateway.use_cases.watches import Change, watching
@@ -29,7 +30,10 @@ from .targets import ready_record, sandbox_of
 
 _MOST_WATCHERS: Final = 64
 """Of one sandbox."""
+_MOST_OF_OWNER: Final = 1024
 _MOST_OF_REPLICA: Final = 4096
+_KEPT_S: Final = 60.0
+"""How long a watcher that has ended keeps its last events and its error for the client."""
 _MOST_EVENTS: Final = 10_000
 """Events that wait for a client."""
 _QUIET_S: Final = 0.02
@@ -41,9 +45,10 @@ _TYPES: Final = {"created": "EVENT_TYPE_CREATE", "deleted": "EVENT_TYPE_REMOVE",
 class _Watcher:
     """One watcher, and its events that were not fetched yet."""
 
-    def __init__(self, key: tuple[str, str]) -> None:
+    def __init__(self, key: tuple[str, str], owner: str) -> None:
         self.key = key
         """The sandbox and its incarnation."""
+        self.owner = owner
         self.task: asyncio.Task[Any] | None = None
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.events: deque[Message] = deque()
@@ -82,19 +87,35 @@ async def _watch_dir(request: Request, message: Message) -> AsyncGenerator[Messa
 async def _create_watcher(request: Request, message: Message) -> Message:
     tree, path = await _watched(request, message)
     watchers = _watchers.setdefault(tree.gateway, {})
-    key = (tree.record.sandbox_id, tree.record.incarnation)
-    if len(watchers) >= _MOST_OF_REPLICA or sum(one.key == key for one in watchers.values()) >= _MOST_WATCHERS:
-        raise HoldfastError("session_limit", f"a sandbox has at most {_MOST_WATCHERS} watchers", hint="stop those that are not needed")
-    watcher_id, watcher = f"w{secrets.token_hex(10)}", _Watcher(key)
+    watcher_id, watcher = (
+        f"w{secrets.token_hex(10)}",
+        _Watcher((tree.record.sandbox_id, tree.record.incarnation), member_of(tree.record.owner)),
+    )
+    _check_room(watchers, watcher)
     watchers[watcher_id] = watcher
     watcher.task = tree.gateway.background.start(watcher.run(tree, path, message), f"watcher of {tree.record.sandbox_id}")
+    forget = asyncio.get_running_loop().call_later
+    watcher.task.add_done_callback(lambda _: forget(_KEPT_S, watchers.pop, watcher_id, None))
     try:
         await asyncio.shield(watcher.opened)
     except BaseException:
         watcher.task.cancel()
-        del watchers[watcher_id]
+        watchers.pop(watcher_id, None)
         raise
     return {"watcherId": watcher_id}
+
+
+def _check_room(watchers: dict[str, _Watcher], new: _Watcher) -> None:
+    """Raises ``session_limit``."""
+    of_sandbox = sum(one.key == new.key for one in watchers.values())
+    of_owner = sum(one.owner == new.owner for one in watchers.values())
+    for count, most, whose in (
+        (of_sandbox, _MOST_WATCHERS, "a sandbox"),
+        (of_owner, _MOST_OF_OWNER, "an owner"),
+        (len(watchers), _MOST_OF_REPLICA, "this replica"),
+    ):
+        if count >= most:
+            raise HoldfastError("session_limit", f"{whose} has at most {most} watchers", hint="stop those that are not needed")
 
 
 async def _get_watcher_events(request: Request, message: Message) -> Message:
@@ -113,7 +134,7 @@ async def _get_watcher_events(request: Request, message: Message) -> Message:
 
 async def _remove_watcher(request: Request, message: Message) -> Message:
     watcher = _watcher_of(request, message)
-    del _watchers[gateway_of(request)][text_of(message, "watcherId")]
+    _watchers[gateway_of(request)].pop(text_of(message, "watcherId"), None)
     if watcher.task is not None:
         watcher.task.cancel()
     return {}
