@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from holdfast_wire.limits import PATH_BYTES
+
 _WORDS_CHARACTERS: Final = 120
 _MASK: Final = "***"
 _NAME: Final = r"[A-Za-z0-9_.-]"
@@ -34,6 +36,11 @@ def masked(text: str) -> str:
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
     return _LONG_WORD.sub(lambda found: _MASK if _is_random(found[0]) else found[0], text)
+
+
+def masked_path(path: str) -> str:
+    """The path of a file, as far as it can be one, masked."""
+    return masked(path[:PATH_BYTES])
 
 
 def command_facts(command: str | bytes | Sequence[str]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from typing import Any, Final
 from holdfast_wire.errors import HoldfastError
 from starlette.requests import Request
 
-from gateway.faces.table import parts
+from gateway.audit.lines import masked_path
+from gateway.faces.table import note, parts
 from gateway.model.records import Record
 from gateway.use_cases import accounts as account_lookup
 from gateway.use_cases import files
@@ -100,6 +101,7 @@ async def _list_dir(request: Request, message: Message) -> Message:
 async def _make_dir(request: Request, message: Message) -> Message:
     tree = await tree_of(request)
     path = tree.actor.path(text_of(message, "path"))
+    note(request, path=masked_path(path))
     try:
         made = await tree.call("mkdir", path, exist_ok=False)
     except HoldfastError as error:
@@ -112,13 +114,16 @@ async def _make_dir(request: Request, message: Message) -> Message:
 async def _move(request: Request, message: Message) -> Message:
     tree = await tree_of(request)
     source, to = (tree.actor.path(text_of(message, name)) for name in ("source", "destination"))
+    note(request, path=masked_path(source), to=masked_path(to))
     await tree.call("move", source, to=to, overwrite=True, parents=True)
     return {"entry": await tree.info(to)}
 
 
 async def _remove(request: Request, message: Message) -> Message:
     tree = await tree_of(request)
-    await tree.call("remove", tree.actor.path(text_of(message, "path")), recursive=True, missing_ok=True)
+    path = tree.actor.path(text_of(message, "path"))
+    note(request, path=masked_path(path))
+    await tree.call("remove", path, recursive=True, missing_ok=True)
     return {}
 
 

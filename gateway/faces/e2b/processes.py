@@ -17,7 +17,8 @@ from holdfast_wire.frames import STDERR, Exited, Gap, Output, Started
 from holdfast_wire.limits import PARAMS_BYTES, PARAMS_ITEMS
 from starlette.requests import Request
 
-from gateway.faces.table import parts
+from gateway.audit.lines import command_facts
+from gateway.faces.table import note, parts
 from gateway.http.request_fields import Fields
 from gateway.model.records import Record
 from gateway.use_cases import accounts, agent_reports, history, streams
@@ -43,6 +44,7 @@ async def _start(request: Request, message: Message) -> AsyncGenerator[Message]:
     process = _map(message.get("process"), "process")
     actor = actor_of(await accounts.users(gateway, record), requested_user(request))
     kind, params = _params(message, process, actor, _timeout_s(request))
+    note(request, **command_facts(params["argv"]))
     tag = text_of(message, "tag", required=False)
     params["id"] = params["name"] = new_command_id() + _tagged(tag)
     if kind == "command":

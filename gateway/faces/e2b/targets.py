@@ -17,7 +17,8 @@ from typing import Final
 from holdfast_wire.errors import HoldfastError
 from starlette.requests import HTTPConnection
 
-from gateway.faces.table import gateway_of, parts
+from gateway.audit.lines import masked
+from gateway.faces.table import gateway_of, note, parts
 from gateway.identity.principal import Principal
 from gateway.model.names import name_of
 from gateway.model.records import Record
@@ -90,8 +91,10 @@ def sandbox_of(connection: HTTPConnection) -> str:
 async def ready_record(connection: HTTPConnection) -> Record:
     """The requested sandbox. Raises ``SandboxEndedError`` if nothing can run in it."""
     gateway, principal = parts(connection)
+    name = name_of(principal.owner, sandbox_of(connection))
+    note(connection, sandbox=masked(name))
     try:
-        return await describe.ready(gateway, principal, name_of(principal.owner, sandbox_of(connection)))
+        return await describe.ready(gateway, principal, name)
     except HoldfastError as error:
         raise ended(error) from None
 

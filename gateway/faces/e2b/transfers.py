@@ -18,7 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.faces.table import parts
+from gateway.audit.lines import masked_path
+from gateway.faces.table import note, parts
 from gateway.http.bounded_protocol import CONNECTED
 from gateway.http.multipart import FormPart, file_parts
 from gateway.http.request_fields import Fields, body_chunk
@@ -36,6 +37,8 @@ _FIELD: Final = "x-metadata-"
 _SAFE: Final = (("cache-control", "private, no-cache"), ("content-security-policy", "sandbox"), ("x-content-type-options", "nosniff"))
 """A file is shown in a browser, as E2B does it, but as no page of this service: the sandbox has written it."""
 _KEY_CHARACTERS: Final = 246
+_NOTED: Final = 20
+"""Paths of one form that are in its entry of the audit log."""
 
 
 async def health(request: Request) -> Response:
@@ -50,7 +53,9 @@ async def download(request: Request) -> ASGIApp:
     query = Fields(dict(request.query_params))
     record = await ready_record(request)
     actor = actor_of(await accounts.users(gateway, record), query.text("username", "", most=512) or "")
-    return _Download(request, record, actor.path(query.text("path", "") or ""), compressed=_accepts_gzip(request))
+    path = actor.path(query.text("path", "") or "")
+    note(request, path=masked_path(path))
+    return _Download(request, record, path, compressed=_accepts_gzip(request))
 
 
 async def upload(request: Request) -> Response:
@@ -64,10 +69,14 @@ async def upload(request: Request) -> Response:
     if kind == "application/octet-stream":
         if not path:
             raise HoldfastError("invalid_argument", "path query parameter is required for raw body upload", hint="")
-        written.append(await _write(tree, tree.actor.path(path), _body(request), metadata))
+        target = tree.actor.path(path)
+        note(request, path=masked_path(target))
+        written.append(await _write(tree, target, _body(request), metadata))
     elif kind == "multipart/form-data":
         async for part in file_parts(request.headers["content-type"], _body(request)):
-            await _take(tree, part, path, written, metadata)
+            target = _target(tree, part, path, written)
+            note(request, paths=[masked_path(one) for one in (*written, target)[:_NOTED]])
+            written.append(await _write(tree, target, part.pieces(), metadata))
     else:
         message = f"unsupported content type: {kind[:100]}, expected multipart/form-data or application/octet-stream"
         raise HoldfastError("invalid_argument", message, hint="")
@@ -75,11 +84,11 @@ async def upload(request: Request) -> Response:
     return json_response([{"path": one, "name": one.rpartition("/")[2], "type": "file", **more} for one in written])
 
 
-async def _take(tree: Tree, part: FormPart, path: str, written: list[str], metadata: dict[str, str]) -> None:
+def _target(tree: Tree, part: FormPart, path: str, written: list[str]) -> str:
     target = tree.actor.path(path or part.name)
     if target in written:
         raise HoldfastError("invalid_argument", f"you cannot upload multiple files to the same path {target[:200]!r}", hint="")
-    written.append(await _write(tree, target, part.pieces(), metadata))
+    return target
 
 
 async def _write(tree: Tree, path: str, pieces: AsyncIterator[bytes], metadata: dict[str, str]) -> str:

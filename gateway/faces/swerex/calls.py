@@ -14,7 +14,8 @@ from holdfast_wire.limits import PARAMS_BYTES, PARAMS_ITEMS
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.faces.table import parts
+from gateway.audit.lines import command_facts, masked_path
+from gateway.faces.table import note, parts
 from gateway.http.bounded_protocol import CONNECTED
 from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
@@ -66,6 +67,7 @@ async def run_in_session(request: Request) -> Response:
     if fields.get("action_type") == "bash_interrupt":
         return json_response(_observation(await _interrupted(session, fields), 0))
     command, check = fields.text("command", "", most=PARAMS_BYTES) or "", fields.get("check")
+    note(request, **command_facts(command))
     if check not in ("silent", "raise", "ignore", None):
         raise HoldfastError("invalid_argument", "check must be silent, raise or ignore")
     timeout_s, expect = fields.seconds("timeout"), _texts(fields)
@@ -113,6 +115,7 @@ async def execute(request: Request) -> Response:
         argv = wanted if isinstance(wanted, list) else [wanted]
     else:
         argv = [fields.required("command", most=PARAMS_BYTES)]
+    note(request, **command_facts(argv))
     timeout_s = fields.seconds("timeout")
     env = fields.environment(most_bytes=PARAMS_BYTES, most=PARAMS_ITEMS, code="arguments_too_long") if fields.get("env") else {}
     cwd = None if fields.get("cwd") is None else fields.path("cwd")
@@ -140,7 +143,9 @@ async def execute(request: Request) -> Response:
 async def read_file(request: Request) -> Response:
     """``POST /read_file``."""
     record, fields = await _asked(request)
-    content = await files.read(parts(request)[0], record, fields.path())
+    path = fields.path()
+    note(request, path=masked_path(path))
+    content = await files.read(parts(request)[0], record, path)
     encoding, errors = fields.text("encoding") or "utf-8", fields.text("errors") or "strict"
     try:
         if codecs.lookup(encoding).name in _SLOW_ENCODINGS:
@@ -157,7 +162,9 @@ async def write_file(request: Request) -> Response:
     record, fields = await _asked(request)
     gateway, _ = parts(request)
     content = fields.text("content", "", most=gateway.settings.rest.file_bytes) or ""
-    await files.write(gateway, record, fields.path(), content.encode("utf-8", "surrogatepass"))
+    path = fields.path()
+    note(request, path=masked_path(path), size=len(content))
+    await files.write(gateway, record, path, content.encode("utf-8", "surrogatepass"))
     return json_response({})
 
 

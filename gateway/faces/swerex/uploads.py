@@ -18,7 +18,8 @@ from holdfast_wire.limits import DATA_BYTES
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.faces.table import parts
+from gateway.audit.lines import masked_path
+from gateway.faces.table import note, parts
 from gateway.http.multipart import FormPart, form_parts
 from gateway.http.request_fields import body_chunk
 from gateway.http.responses import json_response
@@ -47,6 +48,7 @@ async def upload(request: Request) -> Response:
         target = fields.get("target_path", "")
         if not found or not target:
             raise HoldfastError("invalid_argument", "the form needs the parts file and target_path", hint="")
+        note(request, path=masked_path(target))
         content.seek(0)
         if fields.get("unzip", "false").lower() in ("true", "1", "yes", "on"):
             await streams.write(gateway, record, {"path": target}, _archive(content), kind="upload")

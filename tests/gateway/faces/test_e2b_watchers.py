@@ -24,11 +24,11 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every watch of a directory ends at once, as that of a sandbox which is deleted."""
 
     @contextlib.asynccontextmanager
-    async def watched(*_: Any, **__: Any) -> AsyncIterator[Any]:
+    async def watched(*served_at: Any, **_: Any) -> AsyncIterator[Any]:
         async def none() -> AsyncIterator[Any]:
-            for nothing in ():
-                yield nothing
-            raise HoldfastError("sandbox_gone", "the sandbox has ended")
+            if served_at:
+                raise HoldfastError("sandbox_gone", "the sandbox has ended")
+            yield
 
         yield none()
 

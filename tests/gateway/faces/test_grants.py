@@ -154,4 +154,6 @@ async def test_the_key_of_a_link_is_counted_and_recorded(lab: Served) -> None:
     await lab.gateway.audit.flush()
     entries = [json.loads(line) for line in Path(lab.gateway.settings.audit).read_text().splitlines()]
     found = [one for one in entries if one["action"].endswith("/process.Process/List")]
-    assert {(one["owner"], one["project"], one["key_id"]) for one in found} == {("ada", "lab", made["key_id"])}
+    assert {(one["owner"], one["project"], one["key_id"], one["sandbox"]) for one in found if one["event"] == "request"} == {
+        ("ada", "lab", made["key_id"], "a1")
+    }
