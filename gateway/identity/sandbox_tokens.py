@@ -20,6 +20,12 @@ def sign(secret: str, sandbox_id: str, incarnation: str, key_digest: str) -> str
     return f"hfs_{key_digest}_{mac[:_MAC_CHARACTERS]}"
 
 
+def claimed_key(text: str) -> str:
+    """The digest of the key in a text that has the form of a token, whether or not anybody signed it; "" for any other."""
+    match = _FORM.fullmatch(text)
+    return (match[1] or "") if match else ""
+
+
 def key_of(secrets: tuple[str, ...], text: str, sandbox_id: str, incarnation: str) -> str | None:
     """The digest of the key of a token that was signed for this sandbox with one of ``secrets``; None for any other text."""
     match = _FORM.fullmatch(text)

@@ -27,12 +27,21 @@ def token_of(gateway: Gateway, principal: Principal, record: Record) -> str:
 
 
 async def granted(gateway: Gateway, sandbox_id: str, text: str) -> Principal | None:
-    """The principal of a token of this sandbox, also of one that has ended; None for any other text, or if there is no such sandbox."""
+    """The principal of a token of this sandbox, also of one that has ended; None for any other text.
+
+    Raises ``sandbox_not_found`` for a token of a valid key if there is no such sandbox, or one of an owner for whom the key may not act.
+    Nobody else learns from the answer whether there is one: an id can be computed from the names of the owner and the sandbox.
+    """
     entry = await gateway.store.get(sandbox_id)
-    if entry is None:
-        return None
-    digest = sandbox_tokens.key_of(gateway.secrets, text, entry.sandbox_id, entry.incarnation)
-    return None if digest is None else await _principal(gateway, entry, digest)
+    if entry is not None:
+        digest = sandbox_tokens.key_of(gateway.secrets, text, entry.sandbox_id, entry.incarnation)
+        if digest is not None:
+            return await _principal(gateway, entry, digest)
+    digest = sandbox_tokens.claimed_key(text)
+    known = await _known(gateway, digest) if digest else None
+    if known is not None and (entry is None or await _principal(gateway, entry, known.credential) is None):
+        raise HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}")
+    return None
 
 
 async def derived(gateway: Gateway, sandbox_id: str, matches: Callable[[str], bool]) -> Principal | None:
@@ -46,6 +55,15 @@ async def derived(gateway: Gateway, sandbox_id: str, matches: Callable[[str], bo
             if matches(sandbox_tokens.sign(secret, entry.sandbox_id, entry.incarnation, digest)):
                 found = digest
     return None if found is None else await _principal(gateway, entry, found)
+
+
+async def _known(gateway: Gateway, digest: str) -> Principal | None:
+    try:
+        return await gateway.tenants.principal_of_digest(digest)
+    except HoldfastError as error:
+        if error.code != "key_invalid":
+            raise
+        return None
 
 
 async def _principal(gateway: Gateway, entry: Record | Tombstone, digest: str) -> Principal | None:

@@ -272,7 +272,7 @@ def _timeout_s(request: Request) -> float | None:
     text = request.headers.get("connect-timeout-ms", "")
     if not text:
         return None
-    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:20]) <= _MOST_MS:
+    if not text.isascii() or not text.isdecimal() or len(text) > 20 or not 0 < int(text) <= _MOST_MS:
         raise HoldfastError("invalid_argument", "Connect-Timeout-Ms must be a number of milliseconds", hint="")
     return int(text) / 1000
 

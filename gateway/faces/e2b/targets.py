@@ -41,9 +41,11 @@ async def grant(connection: HTTPConnection) -> Principal | None:
     if not text:
         return None
     sandbox_id = sandbox_of(connection)
-    found = await sandbox_tokens.granted(gateway_of(connection), sandbox_id, text) if len(text) <= _TOKEN_CHARACTERS else None
+    try:
+        found = await sandbox_tokens.granted(gateway_of(connection), sandbox_id, text) if len(text) <= _TOKEN_CHARACTERS else None
+    except HoldfastError as error:
+        raise ended(error) from None
     if found is None:
-        await _raise_if_unknown(connection, sandbox_id)
         raise HoldfastError(
             "key_invalid", f"{_ACCESS_HEADER} is not a token of this sandbox", hint="connect to the sandbox with an API key"
         )
@@ -67,7 +69,6 @@ async def signed_grant(connection: HTTPConnection) -> Principal | None:
     is_possible = len(signature) <= _SIGNATURE_CHARACTERS and signature.isascii()
     found = await sandbox_tokens.derived(gateway_of(connection), sandbox_id, matches) if is_possible else None
     if found is None:
-        await _raise_if_unknown(connection, sandbox_id)
         raise HoldfastError("key_invalid", "invalid signature", hint="")
     if expires is not None and not (expires.isdecimal() and int(expires[:20]) >= time.time()):
         raise HoldfastError("key_invalid", "signature is already expired", hint="")
@@ -113,9 +114,3 @@ def requested_user(connection: HTTPConnection) -> str:
         return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[0]
     except ValueError:
         raise HoldfastError("invalid_argument", "the credentials in Authorization are not base64 of USER:") from None
-
-
-async def _raise_if_unknown(connection: HTTPConnection, sandbox_id: str) -> None:
-    """Raise ``SandboxEndedError`` if there is no such sandbox. An id is no secret; what it opens needs the token."""
-    if await gateway_of(connection).store.get(sandbox_id) is None:
-        raise SandboxEndedError(HoldfastError("sandbox_not_found", f"there is no sandbox {sandbox_id!r}"))

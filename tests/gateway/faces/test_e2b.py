@@ -12,7 +12,7 @@ import pytest
 from holdfast_wire.errors import HoldfastError
 from starlette.requests import Request
 
-from gateway.faces.e2b import transfers
+from gateway.faces.e2b import processes, transfers
 from gateway.model.names import id_of
 from tests.gateway.harness import ADA, BOB, Served
 from tests.support.requires import requires
@@ -60,6 +60,30 @@ async def test_a_token_opens_its_sandbox_alone_and_ends_with_its_key(served: Ser
         assert await health(one["sandboxID"], X_Access_Token=token) == 401, "its key was removed"
         keys.write_text(text.replace(digest, f"{digest} scopes=files"))
         assert await health(one["sandboxID"], X_Access_Token=token) == 403, "its key lost the scope read"
+
+
+async def test_nobody_else_learns_that_a_sandbox_exists(served: Served) -> None:
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+        await served.place(id_of("ada", "web"), "unix:///nowhere")
+        bobs = await served.place(id_of("bob", "b1"), "unix:///nowhere", "bob")
+        body = (await client.get(f"/e2b/sandboxes/{bobs.sandbox_id}", headers={"X-API-Key": BOB})).json()
+        unsigned = f"hfs_{'0' * 64}_{'0' * 40}"
+        for who in ({"X-Access-Token": "x"}, {"X-Access-Token": unsigned}, {"X-Access-Token": body["envdAccessToken"]}, {"X-API-Key": BOB}):
+            answers = [await client.get("/e2b/health", headers={"E2b-Sandbox-Id": id_of("ada", name), **who}) for name in ("web", "none")]
+            assert answers[0].status_code == answers[1].status_code
+            assert answers[0].text.replace("web", "") == answers[1].text.replace("none", "")
+        signed = {"path": "/a", "signature": "v1_" + "A" * 43}
+        answers = [
+            await client.get("/e2b/files", params=signed, headers={"E2b-Sandbox-Id": id_of("ada", name)}) for name in ("web", "none")
+        ]
+        assert (answers[0].status_code, answers[0].text) == (answers[1].status_code, answers[1].text)
+
+
+@pytest.mark.parametrize("text", ["0", "x", "1" * 20, "0" * 19 + "1" + "9" * 400])
+async def test_a_time_that_cannot_be_one_is_refused(served: Served, text: str) -> None:
+    request = Request({"type": "http", "headers": [(b"connect-timeout-ms", text.encode())]})
+    with pytest.raises(HoldfastError, match="number of milliseconds"):
+        processes._timeout_s(request)
 
 
 async def test_refusals_of_procedures_have_the_form_of_connect(served: Served) -> None:
