@@ -136,7 +136,7 @@ class _Resource:
             connection = Request(scope, receive, send)
             row = self._rows["GET" if method == "HEAD" else method]
         audit = self._gateway.audit
-        if not audit.is_on or row.scope == PUBLIC:
+        if not audit.is_on or (row.scope == PUBLIC and not is_audited(row)):
             await self._admitted(row, connection, receive, send)
             return
         begun = time.monotonic()

@@ -29,8 +29,10 @@ _LEFT_OUT: Final = frozenset({"path"})
 
 
 def is_audited(row: Row) -> bool:
-    """Whether requests of a row are recorded, whatever their result: those that change something or reach into a sandbox."""
-    return row.scope not in (PUBLIC, KeyScope.READ) and not row.unlimited
+    """Whether requests of a row are recorded, whatever their result: those that change something, reach into a sandbox, or sign in."""
+    if row.scope == PUBLIC:
+        return row.method != "GET"
+    return row.scope != KeyScope.READ and not row.unlimited
 
 
 def record_request(audit: AuditLog, row: Row, path: str, scope: Scope, code: str, took_s: float | None) -> None:

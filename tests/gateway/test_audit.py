@@ -74,6 +74,22 @@ async def test_what_acts_is_recorded_with_who_and_the_result(audited: Served) ->
     assert Path(audited.gateway.settings.audit).stat().st_mode & 0o777 == 0o600
 
 
+async def test_signing_in_is_recorded(audited: Served) -> None:
+    async with audited.client(None) as browser:
+        own = {"Origin": audited.url}
+        assert (await browser.post("/ui/session", json={"key": "hf_" + "0" * 32}, headers=own)).status_code == 403
+        assert (await browser.post("/ui/session", json={"key": ADA}, headers=own)).status_code == 201
+        await browser.get("/ui/session", headers=own)
+        await browser.delete("/ui/session", headers=own)
+    found = await entries(audited)
+    assert [(one["event"], one["action"], one.get("owner"), one.get("code")) for one in found] == [
+        ("refused", "POST /ui/session", None, "key_invalid"),
+        ("request", "POST /ui/session", "ada", None),
+        ("request", "DELETE /ui/session", None, None),
+    ]
+    assert ADA not in Path(audited.gateway.settings.audit).read_text()
+
+
 async def test_refusals_of_strangers_do_not_fill_the_disk(audited: Served) -> None:
     async with audited.client("hf_" + "0" * 32) as stranger, audited.client(None) as nobody:
         for _ in range(100):

@@ -13,11 +13,12 @@ from holdfast_wire.errors import HoldfastError
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
-from gateway.faces.table import gateway_of, header_key
+from gateway.faces.table import PRINCIPAL, USE, gateway_of, header_key
 from gateway.http.access import scheme_of
 from gateway.http.request_fields import Fields, read_json
 from gateway.http.responses import json_response
-from gateway.identity.principal import Principal
+from gateway.identity.principal import Principal, Scope
+from gateway.tenants.uses import Use
 from gateway.use_cases import page_sessions
 from gateway.use_cases.page_sessions import SESSION_S, Begun
 
@@ -115,7 +116,8 @@ def _is_secure(connection: HTTPConnection) -> bool:
 
 
 def _answer(request: Request, session: Begun, status: int, *, is_new: bool) -> Response:
-    principal = session.principal
+    principal = request.scope[PRINCIPAL] = session.principal
+    request.scope[USE] = Use(principal, Scope.READ, None, None)  # for the audit log
     body = {
         "owner": principal.member,
         "project": principal.project or None,
