@@ -18,6 +18,7 @@ from holdfast_wire.frames import Closed, Failed, Output
 from holdfast_wire.limits import PATH_BYTES
 
 from gateway.agents.activity_channels import ENDED, ActivityChannel
+from gateway.identity.principal import member_of
 from gateway.model.records import Record, Tombstone
 from gateway.placement.change_feed import Follower
 from gateway.runtimes.base import PullProgress
@@ -26,7 +27,9 @@ from .service import Gateway
 
 MOST_FOLLOWED: Final = 256
 """Most sandboxes whose activity one stream follows."""
+_MOST_OF_OWNER: Final = 1024
 _MOST_OF_REPLICA: Final = 4096
+"""How many sandboxes all streams follow, each stream counted; those of one owner a quarter of that."""
 _PULLS_S: Final = 1.0
 _AGAIN_S: Final = 5.0
 _BEGIN_S: Final = 2.0
@@ -59,6 +62,7 @@ class Followed:
     ) -> None:
         self._gateway = gateway
         self._follower = follower
+        self._member = member_of(follower.owner)
         self._wanted = wanted
         self._passes = passes
         self._age_s = age_s
@@ -91,15 +95,15 @@ class Followed:
             key = (entry.sandbox_id, entry.incarnation)
             if not isinstance(entry, Record) or entry.status != "ready" or entry.paused or key in self._tasks or not self._passes(entry):
                 continue
-            if len(self._tasks) >= MOST_FOLLOWED or self._gateway.followed >= _MOST_OF_REPLICA:
+            if (refusal := self._refusal()) is not None:
                 if not self._refused:
                     self._refused = True
-                    message = f"a stream follows the activity of at most {MOST_FOLLOWED} sandboxes; name those that you want"
+                    message = f"{refusal}; name those that you want"
                     self._follower.add_facts([{"type": "gap", "message": message}])
                 return
             self._refused = False
             start, age_s = self._gateway.background.start, self._age_s
-            self._gateway.followed += 1
+            self._gateway.followed[self._member] += 1
             begun: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             self._opening.add(begun)
             tasks = [start(self._follow(entry, age_s, begun), f"activity of {entry.sandbox_id}")]
@@ -108,13 +112,27 @@ class Followed:
             self._tasks[key] = tasks
             tasks[0].add_done_callback(lambda _, key=key: self._left(key))  # type: ignore[misc]
 
+    def _refusal(self) -> str | None:
+        """Why no other sandbox can be followed; None if one can."""
+        followed = self._gateway.followed
+        if len(self._tasks) >= MOST_FOLLOWED:
+            return f"a stream follows the activity of at most {MOST_FOLLOWED} sandboxes"
+        if followed[self._member] >= _MOST_OF_OWNER:
+            return f"the streams of one owner follow the activity of at most {_MOST_OF_OWNER} sandboxes, each stream counted"
+        if followed.total() >= _MOST_OF_REPLICA:
+            return f"the streams of this replica follow the activity of at most {_MOST_OF_REPLICA} sandboxes"
+        return None
+
     def close(self) -> None:
         """Follow nothing any more."""
         for task in [*(task for tasks in self._tasks.values() for task in tasks), *([self._pulls] if self._pulls else [])]:
             task.cancel()
 
     def _left(self, key: tuple[str, str]) -> None:
-        self._gateway.followed -= 1
+        followed = self._gateway.followed
+        followed[self._member] -= 1
+        if not followed[self._member]:
+            del followed[self._member]
         for task in self._tasks.pop(key):
             task.cancel()
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import secrets as secrets_
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol
@@ -113,8 +114,8 @@ class Gateway:
             self.background,
             f"{settings.replica}-{secrets_.token_hex(8)}",
         )
-        self.followed = 0
-        """How many sandboxes the streams of events follow, each stream counted."""
+        self.followed: Counter[str] = Counter()
+        """How many sandboxes the streams of events follow, each stream counted, by owner."""
         self.started_at = time.monotonic()
         self.was_ready = False
         """Whether ``/readyz`` ever answered that all parts are available."""

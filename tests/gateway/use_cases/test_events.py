@@ -10,9 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.model.names import id_of
 from gateway.model.records import Cause, SandboxSpec
 from gateway.placement import keys
 from gateway.placement.change_feed import Batch, Follower
+from gateway.use_cases import followed
 from tests.gateway.event_stream import Stream
 from tests.gateway.harness import ADA, BOB, DEADLINE_S, Served, serve
 from tests.support.requires import requires
@@ -196,3 +198,15 @@ async def test_a_stream_does_not_delay_the_end_of_a_gateway(redis_url: str, tmp_
         served.server.should_exit = True
         with pytest.raises(httpx.TransportError):
             await stream.next()
+
+
+async def test_one_owner_cannot_take_all_that_streams_may_follow(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followed, "_MOST_OF_OWNER", 1)
+    monkeypatch.setattr(followed, "_MOST_OF_REPLICA", 2)
+    for owner, name in (("ada", "a1"), ("ada", "a2"), ("bob", "b1")):
+        await served.place(id_of(owner, name), "unix:///nowhere", owner)
+    async with following(served, ADA, activity="true") as hers, following(served, BOB, activity="true"):
+        gap = await hers.next()
+        assert (gap.name, "one owner" in gap.facts["message"]) == ("gap", True)
+        assert dict(served.gateway.followed) == {"ada": 1, "bob": 1}
+    await until_async(lambda: not served.gateway.followed, deadline_s=DEADLINE_S, what="the end of the streams")
