@@ -148,10 +148,13 @@ async def _reserve(gateway: Gateway, new: NewSandbox, *, queued: bool) -> Record
             exclusive=new.exclusive,
             queued=queued,
         )
-        return live(created.entry)
+        record = live(created.entry)
     except HoldfastError:
         await gateway.quotas.release(counted, spec.sandbox_id)
         raise
+    if record.status == "failed":  # an earlier request has created it
+        await gateway.quotas.release(counted, spec.sandbox_id)
+    return record
 
 
 async def _carry_out(gateway: Gateway, record: Record, new: NewSandbox, place: QueuePlace) -> Record:

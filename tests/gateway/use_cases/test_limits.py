@@ -72,6 +72,19 @@ async def test_a_key_has_its_limits_at_every_face_and_after_a_rotation(served: S
     assert limits.every(served.gateway)[f"key:{new.key_id}"] == Limits(sandboxes=1, creates_per_minute=600)
 
 
+async def test_a_repeated_request_for_a_sandbox_that_has_failed_is_not_counted(served: Served) -> None:
+    await limits.put(served.gateway, "owner:ada", Limits(sandboxes=1))
+    async with served.client() as ada:
+        for path, body in (
+            ("/sandboxes", {"image": "unknown-image", "wait": True}),
+            ("/e2b/v2/sandboxes", {"templateID": "unknown-image"}),
+        ):
+            for _ in range(3):
+                failed = await ada.post(path, json=body, headers={"Idempotency-Key": f"k {path}"})
+                assert (failed.status_code, "no such image" in failed.text) == (404, True)
+            assert (await served.store.usage_of("ada")).sandboxes == 0
+
+
 async def test_a_quota_that_comes_later_counts_what_is_there(served: Served) -> None:
     term = await served.store.lead("c1", 60)
     assert term is not None
