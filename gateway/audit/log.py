@@ -27,6 +27,8 @@ log = logging.getLogger("gateway.audit")
 STDOUT: Final = "stdout"
 OFF: Final = "off"
 _QUEUE: Final = 10_000
+_QUEUE_BYTES: Final = 64 * 1024 * 1024
+"""Most bytes of the entries that wait; an entry may have the names of many sandboxes and files."""
 _BATCH_S: Final = 0.1
 _ANONYMOUS_PER_S: Final = 10.0
 """Refusals of requests without a valid key that are recorded in a second; the number of the others is in the next entry."""
@@ -47,6 +49,7 @@ class AuditLog:
         self._replica = replica
         self._most = queue
         self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
         self._added = asyncio.Event()
         self._anonymous_left = _ANONYMOUS_PER_S
         self._anonymous_at = time.monotonic()
@@ -57,9 +60,13 @@ class AuditLog:
         """Entries that are not written yet."""
         return len(self._waiting)
 
+    @property
+    def _is_full(self) -> bool:
+        return len(self._waiting) >= self._most or self._waiting_bytes >= _QUEUE_BYTES
+
     def check(self) -> None:
         """Raises ``audit_unavailable`` while the log cannot be written and is required."""
-        if self._required and self.is_on and (not self.available or len(self._waiting) >= self._most):
+        if self._required and self.is_on and (not self.available or self._is_full):
             raise HoldfastError("audit_unavailable", "the audit log cannot be written, and this service does no work without it")
 
     def add(self, entry: Mapping[str, Any], *, anonymous: bool = False) -> None:
@@ -77,11 +84,13 @@ class AuditLog:
             self._anonymous_left -= 1.0
             if self._suppressed:
                 more, self._suppressed = {"not_recorded": self._suppressed}, 0
-        if len(self._waiting) >= self._most:
+        if self._is_full:
             self._metrics.count("audit_lost_total")
             return
         line = {"time": round(time.time(), 6), **entry, **more, "replica": self._replica}
-        self._waiting.append(orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE))
+        text = orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE)
+        self._waiting.append(text)
+        self._waiting_bytes += len(text)
         self._added.set()
 
     async def run(self) -> None:
@@ -97,11 +106,13 @@ class AuditLog:
         """Write what waits. What cannot be written waits for the next time."""
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), 1000))]
+            self._waiting_bytes -= sum(map(len, batch))
             size, error = await asyncio.to_thread(self._write, b"".join(batch))
             left = _left(batch, size)
             self._metrics.count("audit_lines_total", len(batch) - len(left))
             if error is not None:
                 self._waiting.extendleft(reversed(left))
+                self._waiting_bytes += sum(map(len, left))
                 if self.available:
                     log.error("the audit log %s cannot be written: %s", self.place, error.strerror or error)
                 self._set_available(False)

@@ -184,6 +184,22 @@ async def test_a_full_queue_drops_and_counts_or_refuses(tmp_path: Path) -> None:
         strict.check()
 
 
+async def test_what_waits_is_bounded_in_bytes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.audit.log._QUEUE_BYTES", 5000)
+    audit = AuditLog(str(tmp_path / "logs" / "a"), Metrics(), "r", required=True)
+    for _ in range(100):
+        audit.add({"sandboxes": ["x" * 1000]})
+    assert audit.waiting == 5
+    with pytest.raises(HoldfastError, match="audit_unavailable"):
+        audit.check()
+    await audit.flush()
+    assert audit.waiting == 5
+    (tmp_path / "logs").mkdir()
+    await audit.flush()
+    assert (audit.waiting, audit._waiting_bytes) == (0, 0)
+    audit.check()
+
+
 def test_to_standard_output() -> None:
     program = (
         "import asyncio; from gateway.audit.log import AuditLog; from gateway.metrics import Metrics\n"
