@@ -12,10 +12,13 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 import pytest_asyncio
+from holdfast_wire.frames import Started
 
 from gateway.identity.keys import digest_of
 from gateway.model.names import id_of
+from gateway.use_cases.accounts import Accounts
 from tests.gateway.event_stream import Stream
+from tests.gateway.faces.test_e2b import STREAM, enveloped
 from tests.gateway.faces.test_tenants import OLGA, with_operator
 from tests.gateway.harness import ADA, DEADLINE_S, ScriptedAgent, Served, echo, serve, silent
 from tests.support.requires import requires
@@ -121,6 +124,30 @@ async def test_a_stream_of_activity_ends_with_the_scope_that_it_needs(lab: Serve
         else:
             await asyncio.sleep(1.5)
             assert len(lab.gateway.tenants.uses) == 1
+
+
+async def test_a_stream_of_e2b_ends_with_its_key(lab: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def begun(*_: Any) -> AsyncIterator[Any]:
+        yield Started(0, "c1", {"pid": 7})
+        await asyncio.sleep(DEADLINE_S)
+
+    async def users(*_: Any) -> Accounts:
+        return Accounts()
+
+    monkeypatch.setattr("gateway.use_cases.streams.begun", begun)
+    monkeypatch.setattr("gateway.use_cases.accounts.users", users)
+    made = await key_of(lab, "ada")
+    await lab.place(id_of("ada+lab", "a1"), "unix:///nowhere", "ada+lab")
+    async with lab.client(made["key"]) as ada, lab.client(None) as client, lab.client(OLGA) as olga:
+        who = token_headers((await ada.get("/e2b/sandboxes/a1")).json()) | STREAM
+        message = enveloped(b'{"process": {"cmd": "sleep"}}')
+        async with client.stream("POST", "/e2b/process.Process/Start", content=message, headers=who) as answer:
+            pieces = answer.aiter_bytes()
+            assert b'"pid":7' in await anext(pieces)
+            await olga.delete(f"/keys/{made['key_id']}")
+            async with asyncio.timeout(5):
+                with pytest.raises(httpx.HTTPError):
+                    await anext(pieces)
 
 
 async def test_a_link_opens_no_sandbox_of_the_same_name_in_a_project(lab: Served) -> None:
