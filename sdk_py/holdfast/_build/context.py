@@ -114,12 +114,14 @@ class Context:
         here = "" if place == self.root else place.relative_to(self.root).as_posix()
         name = posixpath.basename(path)
         if not place.is_dir():
+            if here and self.ignored(here):
+                raise missing
             if not place.is_file():
                 raise OSError(22, "neither a file nor a directory", path)
             return Source(name, False, [_entry(place, "")])
         entries: list[Entry] = []
         self._walk(place, here, "", entries)
-        if path and self.ignored(here) and len(entries) == 1:
+        if path and not entries:
             raise missing
         return Source(name, True, entries)
 
@@ -160,7 +162,8 @@ def digest(sources: list[Source]) -> str:
     for source in sources:
         total.update(f"\0{source.name}\0{source.is_dir}".encode("utf-8", "surrogateescape"))
         for one in source.entries:
-            total.update(f"\0{one.path}\0{one.mode}\0{one.link}\0{one.hard_link}\0{one.uid}:{one.gid}\0".encode("utf-8", "surrogateescape"))
+            row = f"\0{one.path}\0{one.mode}\0{one.size}\0{one.link}\0{one.hard_link}\0{one.uid}:{one.gid}\0"
+            total.update(row.encode("utf-8", "surrogateescape"))
             if one.open is not None and stat.S_ISREG(one.mode):
                 for piece in _content(one.open):
                     total.update(piece)

@@ -146,6 +146,8 @@ def _kind(member: tarfile.TarInfo) -> int | None:
 def _reader(file: IO[bytes], archive: tarfile.TarFile, member: tarfile.TarInfo) -> Callable[[], IO[bytes]]:
     source = archive.fileobj  # the decompressing one
     start = member.offset_data
+    if member.issparse():
+        return lambda: cast("IO[bytes]", archive.extractfile(member))
 
     def opened() -> IO[bytes]:
         assert source is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -73,9 +74,19 @@ def test_sources(tree: Path) -> None:
         context.sources("[a")
 
 
+def test_links_do_not_bring_back_what_is_ignored(tree: Path) -> None:
+    (tree / "d" / "link").symlink_to("e")
+    context = Context(tree, Ignored("d/e\nd/c.txt"))
+    assert found(context, "absolute") == [("absolute", ["", "link"])]
+    for text in ("in", "d/link/f", "d/link", "d/lin?/f"):
+        with pytest.raises(FileNotFoundError):
+            context.sources(text)
+
+
 def test_what_is_ignored_is_no_source(tree: Path) -> None:
     context = Context(tree, Ignored("*\n!d/e"))
     assert found(context, ".") == [("", ["", "d/e", "d/e/f"])]
+    assert found(Context(tree, Ignored("*\n!d/c.txt")), "d") == [("d", ["c.txt"])]
     with pytest.raises(FileNotFoundError):
         context.sources("a.py")
 
@@ -130,3 +141,33 @@ def test_archives_that_leave_their_directory_are_refused(tmp_path: Path) -> None
         archive.addfile(tarfile.TarInfo("../f"))
     with (tmp_path / "a").open("rb") as file, pytest.raises(ValueError, match="outside"):
         tar_source(file)
+
+
+def test_the_content_of_one_file_does_not_count_as_the_next_file(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "two" / "a").write_bytes(b"x")
+    (tmp_path / "two" / "b").write_bytes(b"y")
+    mode = (tmp_path / "two" / "b").stat().st_mode
+    (tmp_path / "one" / "a").write_bytes(b"x" + f"\0b\0{mode}\0\0\0".encode() + b"0:0\0y")
+    assert digest(Context(tmp_path / "one").sources(".")) != digest(Context(tmp_path / "two").sources("."))
+
+
+@pytest.mark.parametrize("form", ["gnu", "pax"])
+def test_files_with_holes_in_an_archive_are_whole(tmp_path: Path, form: str) -> None:
+    with (tmp_path / "holes").open("wb") as file:
+        file.write(b"a" * 4096)
+        file.seek(1 << 20)
+        file.write(b"b" * 4096)
+        file.truncate(3 << 20)
+    (tmp_path / "after").write_text("after")
+    path = tmp_path / "made.tar"
+    subprocess.run(["tar", "--sparse", f"--format={form}", "-cf", path, "-C", tmp_path, "holes", "after"], check=True)
+    with path.open("rb") as file:
+        entries = {entry.path: entry for entry in tar_source(file).entries}
+        for name, entry in entries.items():
+            assert entry.open is not None
+            with entry.open() as content:
+                assert content.read() == (tmp_path / name).read_bytes(), name
+    assert path.stat().st_size < 1 << 20
+    assert len(entries) == 2
