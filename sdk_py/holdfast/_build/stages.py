@@ -6,8 +6,9 @@ depend on values of earlier ones.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from holdfast._build.errors import wrong
@@ -150,8 +151,8 @@ def stage_named(stages: list[Stage], before: int, word: str) -> Stage | None:
 def _find_needs(stage: Stage, stages: list[Stage], escape: str, values: Mapping[str, str]) -> None:
     for line in stage.lines:
         if line.name in ("COPY", "ADD", "RUN"):
-            for source in re.findall(r"(?:^|\s)--from=(\S+)|[,=]from=([^\s,]+)", line.words.split("\n", 1)[0]):
-                word = expand(source[0] or source[1], values, line.number, escape)
+            for source in _sources(line.words):
+                word = expand(source, values, line.number, escape)
                 found = stage_named(stages, stage.number, word)
                 if found is not None:
                     stage.needs.add(found.number)
@@ -159,6 +160,16 @@ def _find_needs(stage: Stage, stages: list[Stage], escape: str, values: Mapping[
                     raise wrong(line.number, f"there is no stage {word:.60} before this one")
         if line.name in ("COPY", "ADD", "VOLUME") and line.words.startswith("[") and json_list(line.words) is None and line.name != "VOLUME":
             raise wrong(line.number, f"{line.name} {line.words:.60}: is not a JSON list of texts")
+
+
+def _sources(words: str) -> Iterator[str]:
+    """The stages and images in the flags of an instruction; what stands behind the flags is a command or a path."""
+    for word in itertools.takewhile(lambda word: word.startswith("--") and word != "--", words.split()):
+        if word.startswith("--from="):
+            yield word.removeprefix("--from=")
+        elif word.startswith("--mount="):
+            fields = word.removeprefix("--mount=").split(",")
+            yield from (field.removeprefix("from=") for field in fields if field.startswith("from="))
 
 
 def _target(stages: list[Stage], target: str) -> Stage:

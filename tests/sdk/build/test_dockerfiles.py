@@ -206,3 +206,12 @@ def test_healthchecks() -> None:
     for words in ("", "CMD", "NONE x", "--interval=5 CMD a", "curl"):
         with pytest.raises(DockerfileError):
             healthcheck_of(Line(1, "HEALTHCHECK", words), SHELL)
+
+
+def test_only_flags_name_stages() -> None:
+    text = "FROM a AS one\nFROM a AS two\nRUN --mount=type=bind,from=one,target=/m x --from=7 --from='Ann B' && y --mount=from=two\n"
+    made = planned(f"{text}COPY --link --from=0 /a /b")
+    assert [stage.number for stage in made.wanted] == [0, 1]
+    assert planned("FROM a\nRUN git log --from=7").stages[0].needs == set()
+    with pytest.raises(DockerfileError, match="no stage 7"):
+        planned("FROM a\nCOPY --from=7 /a /b")
