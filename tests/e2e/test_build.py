@@ -309,3 +309,17 @@ def test_the_command_line(stack: Stack, builder: Builder) -> None:
         refused = holdfast("build", *words, ".")
         assert refused.returncode == 2
         assert message in refused.stderr
+
+
+def test_arguments_are_those_of_the_stage_that_a_stage_begins_with(builder: Builder) -> None:
+    builder.build("FROM host AS one\nARG V=1 W=2\nFROM one\nARG W=3\nRUN echo $V $W > /seen\n")
+    assert builder.output("cat /seen") == "1 3\n"
+
+
+def test_directories_of_sandboxes_are_not_in_the_image(builder: Builder) -> None:
+    builder.build("FROM scratch\nCOPY src/app.py /app.py\n", "built-small")
+    assert "WorkingDir" not in builder.config("built-small")
+    builder.build("FROM built-small\nCOPY src/app.py /two.py\n", "built-larger")
+    builder.build("FROM host\nCOPY --from=built-small / /small\nCOPY --from=built-larger / /larger\n")
+    kept = "dev etc proc run sys tmp"
+    assert builder.output("cd /small; echo *; cd /larger; echo *") == f"app.py {kept}\napp.py {kept} two.py\n"

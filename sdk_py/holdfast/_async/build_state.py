@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast._build.config import Config
@@ -21,9 +22,10 @@ class AsyncAction(Protocol):
 class AsyncStageState:
     """The state of a stage after an instruction: an image with its files, a key of what led to them, and the configuration."""
 
-    def __init__(self, stage: Stage, image: str, key: str, config: Config) -> None:
+    def __init__(self, stage: Stage, image: str, key: str, config: Config, arguments: Mapping[str, str] | None = None) -> None:
+        """``arguments``: those of the stage that it begins with."""
         self.stage, self.image, self.key, self.config = stage, image, key, config
-        self.arguments: dict[str, str] = {}
+        self.arguments = dict(arguments or {})
         self.directories: list[tuple[str, str]] = []
         """Paths of WORKDIR that the next step creates, with the user who then owns them."""
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 STEP = "localhost/build-step"
 """Images of this name are the states after steps; the service keeps a bounded number and does not list them with other images."""
-_VERSION = "1"
+_VERSION = "2"
 """Changes when the meaning of a step changes: older results are then not used."""
 _LIFETIME_S = 6 * 3600.0
 _ORPHANED_AFTER_S = 120.0
@@ -101,7 +101,7 @@ class AsyncBuild:
         if stage.of_stage is not None:
             before = self._states[stage.of_stage]
             await self._finish_directories(before)
-            state = AsyncStageState(stage, before.image, before.key, before.config.copied())
+            state = AsyncStageState(stage, before.image, before.key, before.config.copied(), before.arguments)
         else:
             image, key, config = await self.base(stage.base, stage.line)
             state = AsyncStageState(stage, image, key, Config.of(config))
@@ -120,7 +120,7 @@ class AsyncBuild:
     async def base(self, name: str, line: int) -> tuple[str, str, dict[str, Any]]:
         """An image to begin with: its name for creates, the beginning of keys, and its configuration; pulled if it is not there."""
         if name == "scratch":
-            return await self._scratch(), "scratch", {}
+            return await self._without_workspace(await self._scratch(), {}), "scratch", {}
         if self.request.pull and name != _HOST and not name.startswith(_LOCAL):
             await self.client.images.pull(name)
         try:
@@ -135,7 +135,18 @@ class AsyncBuild:
                 raise wrong(line, f"there is no image {name:.200}: {why.message:.300}", hint) from None
             found = await self._config(name)
         digest = take(found, "digest", str, default="") or name
-        return (digest if digest.startswith("sha256:") else name), digest, take(found, "config", dict, default={})
+        config = take(found, "config", dict, default={})
+        return await self._without_workspace(digest if digest.startswith("sha256:") else name, config), digest, config
+
+    async def _without_workspace(self, image: str, config: dict[str, Any]) -> str:
+        """The image with a working directory: in sandboxes of images that have none, ``/workspace`` is created and would be built in."""
+        if config.get("WorkingDir") or image == _HOST:
+            return image
+        name = f"{STEP}:base-{hashlib.sha256(image.encode()).hexdigest()}"
+        if not await self._is_there(name):
+            body = {"name": image, "tag": name, "config": {**config, "WorkingDir": "/"}}
+            await self.client._rest.request("POST", "/images/tag", json=body)
+        return name
 
     async def _config(self, name: str) -> dict[str, Any]:
         return (await self.client._rest.request("GET", "/images/config", params={"name": name})).map()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 STEP = "localhost/build-step"
 """Images of this name are the states after steps; the service keeps a bounded number and does not list them with other images."""
-_VERSION = "1"
+_VERSION = "2"
 """Changes when the meaning of a step changes: older results are then not used."""
 _LIFETIME_S = 6 * 3600.0
 _ORPHANED_AFTER_S = 120.0
@@ -102,7 +102,7 @@ class Build:
         if stage.of_stage is not None:
             before = self._states[stage.of_stage]
             self._finish_directories(before)
-            state = StageState(stage, before.image, before.key, before.config.copied())
+            state = StageState(stage, before.image, before.key, before.config.copied(), before.arguments)
         else:
             image, key, config = self.base(stage.base, stage.line)
             state = StageState(stage, image, key, Config.of(config))
@@ -121,7 +121,7 @@ class Build:
     def base(self, name: str, line: int) -> tuple[str, str, dict[str, Any]]:
         """An image to begin with: its name for creates, the beginning of keys, and its configuration; pulled if it is not there."""
         if name == "scratch":
-            return self._scratch(), "scratch", {}
+            return self._without_workspace(self._scratch(), {}), "scratch", {}
         if self.request.pull and name != _HOST and not name.startswith(_LOCAL):
             self.client.images.pull(name)
         try:
@@ -136,7 +136,18 @@ class Build:
                 raise wrong(line, f"there is no image {name:.200}: {why.message:.300}", hint) from None
             found = self._config(name)
         digest = take(found, "digest", str, default="") or name
-        return (digest if digest.startswith("sha256:") else name), digest, take(found, "config", dict, default={})
+        config = take(found, "config", dict, default={})
+        return self._without_workspace(digest if digest.startswith("sha256:") else name, config), digest, config
+
+    def _without_workspace(self, image: str, config: dict[str, Any]) -> str:
+        """The image with a working directory: in sandboxes of images that have none, ``/workspace`` is created and would be built in."""
+        if config.get("WorkingDir") or image == _HOST:
+            return image
+        name = f"{STEP}:base-{hashlib.sha256(image.encode()).hexdigest()}"
+        if not self._is_there(name):
+            body = {"name": image, "tag": name, "config": {**config, "WorkingDir": "/"}}
+            self.client._rest.request("POST", "/images/tag", json=body)
+        return name
 
     def _config(self, name: str) -> dict[str, Any]:
         return (self.client._rest.request("GET", "/images/config", params={"name": name})).map()
