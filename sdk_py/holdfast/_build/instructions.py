@@ -115,10 +115,7 @@ def run_heredocs(text: str, heredocs: tuple[Heredoc, ...], shell: list[str]) -> 
         if script.startswith("#!"):
             return ["", script]  # a program of its own: ``is_script``
         return [*shell, script]
-    parts = [text + "\n"]
-    for one in heredocs:
-        parts.append(f"{one.text}{one.name}\n")
-    return [*shell, "".join(parts)]
+    return [*shell, "".join([f"{text}\n", *(f"{one.text}{one.name}\n" for one in heredocs)])]
 
 
 def is_script(command: list[str]) -> bool:

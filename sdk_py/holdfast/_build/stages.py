@@ -17,9 +17,7 @@ from holdfast._build.lines import File, Line
 from holdfast._build.words import expand
 
 _STAGE = re.compile(r"[a-z][a-z0-9_.-]*")
-PROXIES = tuple(
-    name for base in ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY") for name in (base, base.lower())
-)
+PROXIES = tuple(name for base in ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY") for name in (base, base.lower()))
 """Arguments that need no ARG: RUN sees them, and they are neither in the image nor in the keys of the cache."""
 
 
@@ -158,7 +156,7 @@ def _find_needs(stage: Stage, stages: list[Stage], escape: str, values: Mapping[
                     stage.needs.add(found.number)
                 elif word.isdecimal() or word.lower() == stage.name:
                     raise wrong(line.number, f"there is no stage {word:.60} before this one")
-        if line.name in ("COPY", "ADD", "VOLUME") and line.words.startswith("[") and json_list(line.words) is None and line.name != "VOLUME":
+        if line.name in ("COPY", "ADD") and line.words.startswith("[") and json_list(line.words) is None:
             raise wrong(line.number, f"{line.name} {line.words:.60}: is not a JSON list of texts")
 
 
