@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -59,6 +60,27 @@ def test_a_request_that_comes_twice_is_one_command(rex: httpx.Client, sandbox: S
         rex.post("/execute", json={"command": "echo y >> /tmp/count", "shell": True}, headers={"X-Request-ID": "r2"})
     assert sorted(sandbox.files.read_text("/tmp/count").split()) == ["x", "y"]
     rex.post("/close_session", json={"session": "once"})
+
+
+def test_a_repeated_request_types_nothing_into_its_own_command(rex: httpx.Client, sandbox: Sandbox) -> None:
+    rex.post("/create_session", json={"session": "again"})
+    body = {"session": "again", "command": "touch /tmp/begun; read -t 3 line; echo read:$line"}
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(rex.post, "/run_in_session", json=body, headers={"X-Request-ID": "r3"})
+        while not sandbox.files.exists("/tmp/begun") and not first.done():
+            pass
+        second = rex.post("/run_in_session", json=body, headers={"X-Request-ID": "r3"})
+        assert first.result().json()["output"] == second.json()["output"] == "read:\n"
+    rex.post("/close_session", json={"session": "again"})
+
+
+def test_a_text_is_expected_behind_more_output_than_is_kept(rex: httpx.Client) -> None:
+    rex.post("/create_session", json={"session": "much"})
+    script = "head -c 9000000 /dev/zero | tr '\\0' a; printf 'N\\033[1mO'; printf '\\033[0mW\\n'; sleep 99"
+    body = {"session": "much", "command": script, "expect": ["NOW"], "is_interactive_command": True, "timeout": 25}
+    seen = rex.post("/run_in_session", json=body).json()
+    assert (seen["expect_string"], set(seen["output"])) == ("NOW", {"a"})
+    rex.post("/close_session", json={"session": "much"})
 
 
 def test_uploads_cannot_leave_their_target_or_lie(rex: httpx.Client, sandbox: Sandbox) -> None:

@@ -73,7 +73,7 @@ async def run_in_session(request: Request) -> Response:
     timeout_s, expect = fields.seconds("timeout"), _texts(fields)
     begins, quits = fields.boolean("is_interactive_command", False), fields.boolean("is_interactive_quit", False)
     command_id, running = _command_id(request, session.record), await session.running()
-    if running is not None:
+    if running is not None and running.command_id != command_id:
         seen = await session.type(running, command, [] if quits else expect, timeout_s)
     elif begins or quits or expect:
         seen = await session.start(command_id, command, expect, timeout_s)

@@ -35,6 +35,9 @@ _PREFIX: Final = "swerex."
 _NAME_BYTES: Final = 80
 _COMMAND_BYTES: Final = 192 * 1024
 _KILL_S: Final = 5.0
+_BETWEEN_BYTES: Final = 4096
+_CONTROL_BYTES: Final = 16
+"""A text that is expected is found if its control sequences have no more bytes than both: the first, and the second for each character."""
 _CONTROL: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 
 
@@ -164,17 +167,22 @@ class Session:
 
     async def _read(self, call: AgentCall, expect: list[str]) -> Seen:
         """Read the output until the command ends, or one of the texts has come."""
+        recent, most = bytearray(), _BETWEEN_BYTES + max((_CONTROL_BYTES * len(text) for text in expect), default=0)
         async for fact in call.facts():
             if isinstance(fact, Failed) or (isinstance(fact, Exited) and "error" in fact.result):
                 raise agent_reports.fact_error(fact)
             if isinstance(fact, Output):
                 self._keep(fact.data)
-                shown = _shown(self._output) if expect else ""
+                if not expect:
+                    continue
+                recent += fact.data
+                shown = _shown(recent)
+                del recent[:-most]
                 found = [(shown.index(text), text) for text in expect if text in shown]
                 if found:
-                    place, text = min(found)
+                    _, text = min(found)
                     call.detach()
-                    return Seen(shown[:place], None, text)
+                    return Seen(_shown(self._output).partition(text)[0], None, text)
             elif isinstance(fact, Exited):
                 call.detach()
                 return Seen(_shown(self._output), fact.result)
