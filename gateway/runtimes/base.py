@@ -154,8 +154,11 @@ class ImageArchives(Protocol):
         """Write an image to a new file, as an OCI archive. Raises ``image_not_found``, and ``unsupported`` for the machine's own image."""
         ...
 
-    async def tag(self, name: str, other: str, owner: str = "", config: dict[str, Any] | None = None) -> Image:
-        """Give the image another name of the owner's, with ``config`` as an image with this configuration. Raises ``image_not_found``."""
+    async def tag(self, name: str, other: str, owner: str = "", config: dict[str, Any] | None = None, *, shared: bool = False) -> Image:
+        """Give an image that the owner may use another name, of the owner's or ``shared``, with ``config`` as one with this configuration.
+
+        Raises ``image_not_found``.
+        """
         ...
 
     async def config(self, name: str, owner: str = "") -> dict[str, Any]:

@@ -222,8 +222,8 @@ class NodeImages:
     async def save(self, name: str, path: Path, owner: str = "") -> None:
         await self._call("image_export", owner, {"name": name, "path": str(path)}, _LONG_S)
 
-    async def tag(self, name: str, other: str, owner: str = "", config: dict[str, Any] | None = None) -> Image:
-        body = {"name": name, "other": other} | ({} if config is None else {"config": config})
+    async def tag(self, name: str, other: str, owner: str = "", config: dict[str, Any] | None = None, *, shared: bool = False) -> Image:
+        body = {"name": name, "other": other, "shared": shared} | ({} if config is None else {"config": config})
         return _image((await self._call("image_tag", owner, body)).get("image"))
 
     async def config(self, name: str, owner: str = "") -> dict[str, Any]:

@@ -78,7 +78,7 @@ async def tag(
     images = _archives(gateway)
     if shared:
         _owner(gateway, principal, shared=True)
-    return await images.tag(image_name(name), image_name(other), "" if shared else principal.owner, config)
+    return await images.tag(image_name(name), image_name(other), principal.owner, config, shared=shared)
 
 
 @contextlib.asynccontextmanager

@@ -214,7 +214,8 @@ class NodeServer:
                 await images.export(_text(body, "name"), _text(body, "path"), _owner(body))
                 return {}
             case "image_tag":
-                return {"image": await images.tag(_text(body, "name"), _text(body, "other"), _owner(body), body.get("config"))}
+                name, other, shared = _text(body, "name"), _text(body, "other"), body.get("shared") is True
+                return {"image": await images.tag(name, other, _owner(body), body.get("config"), shared=shared)}
             case "image_config":
                 return images.config(_text(body, "name"), _owner(body))
             case "image_remove":

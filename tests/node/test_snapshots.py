@@ -174,6 +174,15 @@ async def test_the_same_content_is_stored_once(client: NodeClient) -> None:
     assert (tagged["name"], tagged["digest"]) == ("again", first["digest"])
 
 
+async def test_a_snapshot_has_the_configuration_of_its_image(tmp_path: Path, client: NodeClient) -> None:
+    config = CONFIG | {"Cmd": ["serve"], "Labels": {"a": "b"}, "ExposedPorts": {"80/tcp": {}}}
+    await client.call("image_import", path=str(oci_layout(tmp_path / "layout", [BASE, TOP], config)), name="base")
+    await client.create("parent", image="base")
+    await _snapshot(client, "parent", "child")
+    found = (await client.call("image_config", name="child"))["config"]
+    assert found | {"Env": sorted(found["Env"])} == config | {"Env": sorted(config["Env"])}
+
+
 async def test_a_snapshot_is_of_one_instant(client: NodeClient) -> None:
     """A command writes a number to one file and then to another: no snapshot has the second without the first."""
     parent = await client.create("parent")

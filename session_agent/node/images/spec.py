@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -22,5 +23,7 @@ class ImageSpec:
     workdir: str = ""
     user: str = ""
     entrypoint: tuple[str, ...] = ()
+    config: dict[str, Any] = field(default_factory=dict)
+    """The rest of its configuration, for snapshots (``ImageRecord.config``)."""
     origin: str = ""
     """The digest of the image that users know it by, where this is the state of a sandbox of that image."""

@@ -153,6 +153,7 @@ class ImageStore:
             workdir=record.workdir,
             user=record.user,
             entrypoint=tuple(record.entrypoint),
+            config=record.config,
             origin=record.parent if record.name.startswith(_HELD) else "",
         )
 
@@ -204,7 +205,7 @@ class ImageStore:
         """Write the record of an image whose layers are complete; it replaces the image of the same name."""
         await asyncio.to_thread(self._write, record)
         if names.is_step(record.name):
-            await asyncio.to_thread(self._drop_old_steps, record)
+            await self._drop_old_steps(record)
         replaced = self._records.get(record.key)
         self._records[record.key] = record
         if replaced and self.before_remove and not self._has_digest(replaced.digest):
@@ -212,13 +213,15 @@ class ImageStore:
         await asyncio.to_thread(self._collect_layers)
         return record.to_map()
 
-    def _drop_old_steps(self, new: ImageRecord) -> None:
+    async def _drop_old_steps(self, new: ImageRecord) -> None:
         """Remove the oldest steps of an owner's builds that are too many with *new*."""
         steps = [one for one in self._records.values() if names.is_step(one.name) and one.owner == new.owner and one.key != new.key]
         steps.sort(key=lambda one: one.created)
         for one in steps[: max(0, len(steps) + 1 - _MOST_STEPS)]:
             del self._records[one.key]
             os.unlink(self._index_file(one.key))
+            if self.before_remove and not self._has_digest(one.digest):
+                await self.before_remove(one.digest)
 
     async def commit(
         self,
@@ -264,6 +267,7 @@ class ImageStore:
                     workdir=image.workdir,
                     user=image.user,
                     entrypoint=[*image.entrypoint],
+                    config=image.config,
                     base=host.NAME if image.trees else "",
                     parent=image.origin or image.digest,
                     owner="" if holder else owner,
@@ -291,8 +295,9 @@ class ImageStore:
             raise _missing(name)
         return {"name": names.short_name(record.name), "digest": record.digest, "config": record.oci_config()}
 
-    async def tag(self, name: str, other: str, owner: str = "", config: object = None) -> dict[str, Any]:
-        """Give an image a second name of the owner's, which costs nothing; with *config* it is an image with this configuration.
+    async def tag(self, name: str, other: str, owner: str = "", config: object = None, *, shared: bool = False) -> dict[str, Any]:
+        """Give an image that the owner may use a second name, of the owner's or *shared*, which costs nothing; with *config* it is an image
+        with this configuration.
 
         Raises HoldfastError(image_not_found, invalid_argument).
         """
@@ -306,7 +311,7 @@ class ImageStore:
             with self._layers.holding(record.layers), contextlib.ExitStack() as held:
                 if config is not None:
                     record = await asyncio.to_thread(self._configured, record, config, held)
-                return await self._add(dataclasses.replace(record, name=wanted, owner=owner))
+                return await self._add(dataclasses.replace(record, name=wanted, owner="" if shared else owner))
 
     def _configured(self, record: ImageRecord, config: object, held: contextlib.ExitStack) -> ImageRecord:
         """The record with another configuration, and a digest of its own."""

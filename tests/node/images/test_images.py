@@ -222,6 +222,17 @@ async def test_other_images_change_while_one_is_unpacked(tmp_path: Path, store: 
     assert len(os.listdir(layer)) == 6_000
 
 
+async def test_an_image_of_an_owner_is_tagged_for_everybody(tmp_path: Path, store: ImageStore) -> None:
+    small = tmp_path / "small.tar"
+    small.write_bytes(tar([file("small", "x")]))
+    await store.import_path(str(small), "small", "ada")
+    await store.tag("small", "for-all", "ada", {"Cmd": ["x"]}, shared=True)
+    assert store.config("for-all", "bob")["config"] == {"Cmd": ["x"]}
+    for owner in ("", "bob"):
+        with pytest.raises(HoldfastError, match="no image"):
+            await store.tag("small", "stolen", owner, shared=True)
+
+
 async def test_a_layer_of_an_image_that_is_being_imported_is_not_removed(tmp_path: Path, store: ImageStore) -> None:
     """The image that had the layer is removed while another one with the same layer is imported."""
     shared, slow = tar([file("shared", "x")]), tar([file(f"slow-{number}", "x") for number in range(6_000)])
