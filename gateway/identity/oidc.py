@@ -147,7 +147,7 @@ class Tokens:
                 leeway=_LEEWAY_S,
                 options={"require": ["exp", "iss", "aud"]},
             )
-        except (jwt.PyJWTError, ValueError, TypeError):
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
             raise unknown_key() from None
         return _Known(self._principal(claims, digest), key_id, float(claims["exp"]) + _LEEWAY_S)
 

@@ -15,7 +15,6 @@ from typing import Final
 from holdfast_wire.errors import HoldfastError
 
 from gateway.identity import page_sessions
-from gateway.identity.keys import digest_of
 from gateway.identity.page_sessions import PageSession
 from gateway.identity.principal import Principal
 
@@ -36,15 +35,19 @@ class Begun:
 
 
 async def link(gateway: Gateway, key: str) -> tuple[str, int]:
-    """The token of a new link that signs in once with this key, and when it expires. Raises ``placement_unavailable``."""
+    """The token of a new link that signs in once with this key, and when it expires.
+
+    Raises ``key_invalid``, ``placement_unavailable``.
+    """
     token = secrets.token_urlsafe(24)
-    await gateway.store.offer_sign_in(_digest(token), digest_of(key), LINK_S)
+    await gateway.store.offer_sign_in(_digest(token), (await gateway.tenants.principal_of(key)).credential, LINK_S)
     return token, int(time.time()) + LINK_S
 
 
 async def begin_with_key(gateway: Gateway, key: str, host: str) -> Begun:
     """A session of the key. Raises ``key_invalid``."""
-    return _begin(gateway, await gateway.tenants.principal_of(key), digest_of(key), host)
+    principal = await gateway.tenants.principal_of(key)
+    return _begin(gateway, principal, principal.credential, host)
 
 
 async def begin_with_link(gateway: Gateway, token: str, host: str) -> Begun:

@@ -214,6 +214,20 @@ async def test_a_token_that_expires_ends_what_it_permitted(served: Served, issue
     assert (await answer(served, token))[0] == 403
 
 
+async def test_a_token_signs_in_to_the_page(served: Served, issuer: Issuer) -> None:
+    with_tokens(served, issuer)
+    token = issuer.token(groups="x" * 2000)
+    async with served.client(None) as client:
+        origin = {"Origin": str(client.base_url).rstrip("/")}
+        assert (await client.post("/ui/session", json={"key": token}, headers=origin)).status_code == 201
+        assert (await client.get("/ui/session")).json()["owner"] == "eve"
+        assert (await client.get("/ui/api/sandboxes")).status_code == 200
+    async with served.client(None) as client:
+        link = (await client.post("/ui/links", headers={"Authorization": f"Bearer {token}"})).json()["url"].rpartition("/")[2]
+        assert (await client.post("/ui/session", json={"link": link}, headers=origin)).status_code == 201
+        assert (await client.get("/ui/api/sandboxes")).status_code == 200
+
+
 def test_settings_that_would_accept_too_much_are_refused() -> None:
     with pytest.raises(ValueError, match="HOLDFAST_OIDC_AUDIENCE"):
         from_environment({"HOLDFAST_OIDC_ISSUER": "https://id.example"})

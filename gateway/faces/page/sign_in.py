@@ -26,7 +26,9 @@ from .files import HEADERS
 
 COOKIES: Final = ("__Host-holdfast-page", "holdfast-page")
 """Over TLS the first, which no other host can set (RFC 6265bis §4.1.3.2); the second without TLS, where browsers refuse the first."""
-_BODY_BYTES: Final = 16 * 1024
+_KEY_CHARACTERS: Final = 16 * 1024
+"""As long as tokens of an identity provider may be."""
+_BODY_BYTES: Final = _KEY_CHARACTERS + 1024
 _NO_STORE: Final = HEADERS | {"Cache-Control": "no-store"}
 
 
@@ -39,7 +41,7 @@ async def begin(request: Request) -> Response:
     if token:
         session = await page_sessions.begin_with_link(gateway, token, host)
     else:
-        session = await page_sessions.begin_with_key(gateway, fields.required("key", most=1000).strip(), host)
+        session = await page_sessions.begin_with_key(gateway, fields.required("key", most=_KEY_CHARACTERS).strip(), host)
     return _answer(request, session, 201, is_new=True)
 
 
