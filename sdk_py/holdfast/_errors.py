@@ -235,9 +235,18 @@ class BuildError(HoldfastError):
     """A step of a build failed. ``exit_code`` is that of a RUN's command, ``output`` the end of what it wrote."""
 
     def __init__(
-        self, message: str, *, line: int = 0, instruction: str = "", exit_code: int | None = None, output: str = "", hint: str = ""
+        self,
+        message: str,
+        *,
+        line: int = 0,
+        instruction: str = "",
+        exit_code: int | None = None,
+        output: str = "",
+        hint: str = "",
+        fault: str = "workload",
     ) -> None:
-        super().__init__("internal", message, hint=hint, fault="workload", retryable=False, detail={"line": line, "exit_code": exit_code})
+        super().__init__("internal", message, hint=hint, retryable=False, detail={"line": line, "exit_code": exit_code})
+        self.fault = "infrastructure" if fault == "infrastructure" else "workload"
         self.code = "build_failed"
         self.line, self.instruction, self.exit_code, self.output = line, instruction, exit_code, output
 

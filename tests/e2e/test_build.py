@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast import BuildError, BuildEvent, DockerfileError, ImageInfo, SandboxClient
+from holdfast import BuildError, BuildEvent, DockerfileError, ImageInfo, InvalidArgumentError, SandboxClient
 
 from tests.support.requires import requires
 from tests.support.stack import Stack
@@ -323,3 +323,21 @@ def test_directories_of_sandboxes_are_not_in_the_image(builder: Builder) -> None
     builder.build("FROM host\nCOPY --from=built-small / /small\nCOPY --from=built-larger / /larger\n")
     kept = "dev etc proc run sys tmp"
     assert builder.output("cd /small; echo *; cd /larger; echo *") == f"app.py {kept}\napp.py {kept} two.py\n"
+
+
+def test_a_base_image_may_copy_from_a_stage_that_nothing_else_needs(builder: Builder) -> None:
+    builder.build("FROM host\nONBUILD COPY --from=late /made /copied\n", "built-on")
+    builder.build("FROM host AS first\nRUN echo made > /made\nFROM first AS late\nFROM built-on\n")
+    assert builder.output("cat /copied") == "made\n"
+
+
+def test_a_step_that_was_ended_from_outside_says_why(builder: Builder) -> None:
+    with pytest.raises(BuildError, match="exit code 137: the sandbox ran out of memory") as failed:
+        builder.build("FROM host\nRUN python3 -c 'bytearray(1 << 31)'\n", memory="64Mi")
+    assert (failed.value.exit_code, failed.value.fault) == (137, "workload")
+
+
+def test_a_wrong_name_is_refused_before_anything_is_built(builder: Builder) -> None:
+    with pytest.raises(InvalidArgumentError):
+        builder.build("FROM host\nRUN true\n", "Built Wrong")
+    assert builder.events == []

@@ -162,11 +162,12 @@ class AsyncRunStep:
             if script:
                 await sandbox.files.remove(script, missing_ok=True)
         if result.exit_code != 0 or result.timed_out:
-            tail = self._output.decode("utf-8", "replace")
-            what = "ran out of time" if result.timed_out else f"ended with exit code {result.exit_code}"
-            instruction = f"RUN {self._flags.rest}"
+            what, fault = "ran out of time" if result.timed_out else f"ended with exit code {result.exit_code}", "workload"
+            if result.cause is not None and not result.timed_out:
+                what, fault = f"{what}: {result.cause.message or result.cause.reason}", result.cause.fault
+            tail, instruction = self._output.decode("utf-8", "replace"), f"RUN {self._flags.rest}"
             message = f"{self._build.opened.path}:{line.number}: {instruction[:200]} {what}"
-            raise BuildError(message, line=line.number, instruction=instruction, exit_code=result.exit_code, output=tail)
+            raise BuildError(message, line=line.number, instruction=instruction, exit_code=result.exit_code, output=tail, fault=fault)
 
     async def _bound(self, mount: Mount, held: contextlib.ExitStack) -> tuple[list[Source], str] | None:
         """The files of a bind mount, and a digest or key of them."""

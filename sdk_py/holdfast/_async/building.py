@@ -63,6 +63,8 @@ class AsyncBuild:
         self._steps = sum(1 + len(stage.lines) for stage in wanted)
         self._used |= {*self.opened.plan.globals}
         try:
+            if self.request.name:
+                await self._is_there(self.request.name)  # a wrong name is refused before anything is built
             for stage in wanted:
                 self._states[stage.number] = await self._stage(stage)
             state = self._states[wanted[-1].number]
@@ -116,6 +118,15 @@ class AsyncBuild:
         for line in stage.lines:
             await self._instruction(state, line)
         return state
+
+    async def _built(self, stage: Stage) -> AsyncStageState:
+        """The state of a stage, also of one that only an ONBUILD of a base image names: it is built now."""
+        if stage.number not in self._states:
+            for number in sorted(stage.needs):
+                await self._built(self.opened.plan.stages[number])
+            self._steps += 1 + len(stage.lines)
+            self._states[stage.number] = await self._stage(stage)
+        return self._states[stage.number]
 
     async def base(self, name: str, line: int) -> tuple[str, str, dict[str, Any]]:
         """An image to begin with: its name for creates, the beginning of keys, and its configuration; pulled if it is not there."""
@@ -180,7 +191,7 @@ class AsyncBuild:
         """A sandbox to copy from, of a stage or an image, and the key of its files."""
         stage = stage_named(self.opened.plan.stages, state.stage.number, word)
         if stage is not None:
-            source = self._states[stage.number]
+            source = await self._built(stage)
             await self._finish_directories(source)
             image, key = source.image, source.key
         else:

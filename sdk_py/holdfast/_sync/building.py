@@ -64,6 +64,8 @@ class Build:
         self._steps = sum(1 + len(stage.lines) for stage in wanted)
         self._used |= {*self.opened.plan.globals}
         try:
+            if self.request.name:
+                self._is_there(self.request.name)  # a wrong name is refused before anything is built
             for stage in wanted:
                 self._states[stage.number] = self._stage(stage)
             state = self._states[wanted[-1].number]
@@ -117,6 +119,15 @@ class Build:
         for line in stage.lines:
             self._instruction(state, line)
         return state
+
+    def _built(self, stage: Stage) -> StageState:
+        """The state of a stage, also of one that only an ONBUILD of a base image names: it is built now."""
+        if stage.number not in self._states:
+            for number in sorted(stage.needs):
+                self._built(self.opened.plan.stages[number])
+            self._steps += 1 + len(stage.lines)
+            self._states[stage.number] = self._stage(stage)
+        return self._states[stage.number]
 
     def base(self, name: str, line: int) -> tuple[str, str, dict[str, Any]]:
         """An image to begin with: its name for creates, the beginning of keys, and its configuration; pulled if it is not there."""
@@ -181,7 +192,7 @@ class Build:
         """A sandbox to copy from, of a stage or an image, and the key of its files."""
         stage = stage_named(self.opened.plan.stages, state.stage.number, word)
         if stage is not None:
-            source = self._states[stage.number]
+            source = self._built(stage)
             self._finish_directories(source)
             image, key = source.image, source.key
         else:
