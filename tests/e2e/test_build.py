@@ -341,3 +341,13 @@ def test_a_wrong_name_is_refused_before_anything_is_built(builder: Builder) -> N
     with pytest.raises(InvalidArgumentError):
         builder.build("FROM host\nRUN true\n", "Built Wrong")
     assert builder.events == []
+
+
+def test_steps_in_use_are_not_pruned(builder: Builder) -> None:
+    builder.build("FROM scratch\nCOPY src /src\n", "built-pruned")
+    names = [str(row["name"]) for row in builder.client._rest.request("GET", "/images", params={"steps": "true"}).map()["images"]]
+    used = next(name for name in names if name.startswith("localhost/build-step:base-"))
+    with builder.client.create_sandbox(used):
+        assert builder.client.images.prune() > 0
+        assert builder.client.images.prune() == 0
+    assert builder.client.images.prune() == 1

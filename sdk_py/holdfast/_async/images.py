@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from weakref import ref
 
 from holdfast._arguments import bad
 from holdfast._async.rest import AsyncRest
-from holdfast._errors import ClientClosedError
+from holdfast._errors import ClientClosedError, ConflictError, NotFoundError
 from holdfast._public import public
 from holdfast._results import ImageInfo, take
 from holdfast._transport.aio.events import run_blocking
@@ -147,14 +148,17 @@ class AsyncImages:
         return await AsyncBuild(client, request).run()
 
     async def prune(self) -> int:
-        """Remove the steps that earlier builds of yours have left for later ones; returns how many."""
+        """Remove the steps that earlier builds of yours have left for later ones; returns how many. Those in use stay."""
         from holdfast._async.building import STEP
 
         rows = take((await self._rest.request("GET", "/images", params={"steps": "true"})).map(), "images", list, default=[])
         names = [info.name for row in rows if isinstance(row, dict) and (info := image_info(row)).name.startswith(f"{STEP}:")]
+        removed = 0
         for one in names:
-            await self.remove(one)
-        return len(names)
+            with contextlib.suppress(ConflictError, NotFoundError):  # a build uses it, or it was removed meanwhile
+                await self.remove(one)
+                removed += 1
+        return removed
 
     async def _added(self, path: str, **more: Any) -> ImageInfo:
         return image_info((await self._rest.request("POST", path, timeout_s=IMPORT_TIMEOUT_S, idempotent=False, **more)).map())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from weakref import ref
 
 from holdfast._arguments import bad
 from holdfast._sync.rest import Rest
-from holdfast._errors import ClientClosedError
+from holdfast._errors import ClientClosedError, ConflictError, NotFoundError
 from holdfast._public import public
 from holdfast._results import ImageInfo, take
 from holdfast._transport.threads.events import run_blocking
@@ -148,14 +149,17 @@ class Images:
         return Build(client, request).run()
 
     def prune(self) -> int:
-        """Remove the steps that earlier builds of yours have left for later ones; returns how many."""
+        """Remove the steps that earlier builds of yours have left for later ones; returns how many. Those in use stay."""
         from holdfast._sync.building import STEP
 
         rows = take((self._rest.request("GET", "/images", params={"steps": "true"})).map(), "images", list, default=[])
         names = [info.name for row in rows if isinstance(row, dict) and (info := image_info(row)).name.startswith(f"{STEP}:")]
+        removed = 0
         for one in names:
-            self.remove(one)
-        return len(names)
+            with contextlib.suppress(ConflictError, NotFoundError):  # a build uses it, or it was removed meanwhile
+                self.remove(one)
+                removed += 1
+        return removed
 
     def _added(self, path: str, **more: Any) -> ImageInfo:
         return image_info((self._rest.request("POST", path, timeout_s=IMPORT_TIMEOUT_S, idempotent=False, **more)).map())
