@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from holdfast import BuildError, BuildEvent, DockerfileError, ImageInfo, InvalidArgumentError, SandboxClient
 
@@ -351,3 +352,10 @@ def test_steps_in_use_are_not_pruned(builder: Builder) -> None:
         assert builder.client.images.prune() > 0
         assert builder.client.images.prune() == 0
     assert builder.client.images.prune() == 1
+
+
+def test_a_configuration_that_is_nested_deeply_is_refused(builder: Builder) -> None:
+    builder.build("FROM host\nRUN true\n")
+    body = '{"name": "built", "tag": "built-deep", "config": {"Healthcheck": ' + '{"x":' * 500 + "1" + "}" * 502
+    answer = httpx.post(f"{builder.client.url}/images/tag", content=body, headers={"X-API-Key": builder.client.api_key}, verify=False)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_json")

@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 
 from gateway.faces.table import parts
 from gateway.http.paging import paged
-from gateway.http.request_fields import Fields, body_chunk, read_json
+from gateway.http.request_fields import Fields, body_chunk, canonical, read_json
 from gateway.http.responses import json_response
 from gateway.runtimes.base import Image
 from gateway.use_cases import images
@@ -68,6 +68,7 @@ async def tag_image(request: Request) -> Response:
     name, tag, shared, config = fields.required("name"), fields.required("tag"), fields.boolean("shared", False), fields.get("config")
     if config is not None and not isinstance(config, dict):
         raise HoldfastError("invalid_argument", "config must be an object in OCI's form of an image's configuration")
+    canonical({"config": config})  # raises for what the node could not be sent
     return json_response(image_map(await images.tag(gateway, principal, name, tag, shared=shared, config=config)), 201)
 
 

@@ -13,6 +13,8 @@ from holdfast_wire.errors import HoldfastError
 
 MOST_VOLUMES = 256
 _MOST_BYTES = 1024 * 1024
+_LEVELS = 8
+"""Most levels of lists and maps in what a key has; OCI has two."""
 _KEPT: dict[str, type] = {
     "Cmd": list,
     "Entrypoint": list,
@@ -42,7 +44,7 @@ def read_config(value: object) -> dict[str, Any]:
         "user": user if isinstance(user, str) and len(user) < 256 else "",
         "volumes": _volumes(settings.get("Volumes")),
         "entrypoint": [*_words(settings.get("Entrypoint")), *_words(settings.get("Cmd"))],
-        "config": {key: settings[key] for key, kind in _KEPT.items() if isinstance(settings.get(key), kind) and settings[key]},
+        "config": {key: settings[key] for key, kind in _KEPT.items() if settings.get(key) and _has_form(settings[key], kind)},
     }
 
 
@@ -59,9 +61,18 @@ def checked_config(value: object) -> dict[str, Any]:
         if key not in known:
             raise HoldfastError("invalid_argument", f"config has an unknown key {key[:60]!r}", hint=f"known are {', '.join(sorted(known))}")
         kind: type = _KEPT.get(key, list if key == "Env" else str)
-        if given and (not isinstance(given, kind) or (isinstance(given, list) and _words(given) != given)):
+        if given and (not _has_form(given, kind) or (isinstance(given, list) and _words(given) != given)):
             raise HoldfastError("invalid_argument", f"config: {key} has a wrong form")
     return found
+
+
+def _has_form(value: object, kind: type) -> bool:
+    return isinstance(value, kind) and _is_shallow(value, _LEVELS)
+
+
+def _is_shallow(value: object, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inner is None or (levels > 0 and all(_is_shallow(one, levels - 1) for one in inner))
 
 
 def _absolute(path: str) -> str:

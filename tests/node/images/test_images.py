@@ -233,6 +233,17 @@ async def test_an_image_of_an_owner_is_tagged_for_everybody(tmp_path: Path, stor
             await store.tag("small", "stolen", owner, shared=True)
 
 
+async def test_configurations_are_not_nested_deeply(tmp_path: Path, store: ImageStore) -> None:
+    deep: dict[str, object] = {}
+    for _ in range(300):
+        deep = {"x": deep}
+    await store.import_path(str(oci_layout(tmp_path / "layout", [BASE], {"Healthcheck": deep, "Cmd": ["x"]})), "deep")
+    assert store.config("deep")["config"] == {"Cmd": ["x"]}
+    with pytest.raises(HoldfastError, match="Healthcheck has a wrong form"):
+        await store.tag("deep", "deeper", config={"Healthcheck": deep})
+    await store.tag("deep", "good", config={"Healthcheck": {"Test": ["CMD", "x"]}})
+
+
 async def test_a_layer_of_an_image_that_is_being_imported_is_not_removed(tmp_path: Path, store: ImageStore) -> None:
     """The image that had the layer is removed while another one with the same layer is imported."""
     shared, slow = tar([file("shared", "x")]), tar([file(f"slow-{number}", "x") for number in range(6_000)])
