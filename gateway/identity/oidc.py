@@ -95,8 +95,8 @@ class Tokens:
         if len(key) > _TOKEN_BYTES:
             raise unknown_key()
         digest = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
-        if time.monotonic() - self._fetched_at > KEYS_S:
-            await self._fetch(KEYS_S)
+        if time.monotonic() - self._fetched_at > KEYS_S and not (self._keys and self._lock.locked()):
+            await self._fetch(KEYS_S)  # only this request waits for it, unless no keys are known
         known = self.current(digest)
         if known is not None:
             return known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import hmac
@@ -40,11 +41,16 @@ class Issuer:
         self.keys: dict[str, Any] = {}
         self.fetches = 0
         self.silent = False
+        self.answers = threading.Event()
+        self.answers.set()
+        self.asked = threading.Event()
         self.claimed = ""
         issuer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                issuer.asked.set()
+                issuer.answers.wait(30)
                 if issuer.silent:
                     self.send_error(500)
                     return
@@ -186,6 +192,23 @@ async def test_keys_are_rotated_and_removed(served: Served, issuer: Issuer, monk
     assert (await answer(served, new))[0] == 200
     issuer.silent = True
     assert (await answer(served, new))[0] == 200, "a provider that is away changes nothing"
+
+
+async def test_a_provider_that_hangs_delays_one_request(served: Served, issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_tokens(served, issuer)
+    token = issuer.token()
+    assert (await answer(served, token))[0] == 200
+    for name in ("KEYS_S", "UNKNOWN_KEY_S"):
+        monkeypatch.setattr(oidc, name, 0.0)
+    issuer.asked.clear()
+    issuer.answers.clear()
+    first = asyncio.create_task(answer(served, token))
+    await asyncio.to_thread(issuer.asked.wait, 30)
+    async with asyncio.timeout(3):
+        assert (await answer(served, token))[0] == 200
+    assert not first.done()
+    issuer.answers.set()
+    assert (await first)[0] == 200
 
 
 async def test_a_provider_that_is_away_is_503(served: Served, issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
