@@ -109,9 +109,9 @@ def note_command(metrics: Metrics, via: str, result: Mapping[str, Any]) -> None:
     """Count a command that ended; ``result`` is an agent's, so its values are checked."""
     code, cause = result.get("exit_code"), result.get("cause")
     reason = cause.get("reason") if isinstance(cause, dict) else result.get("reason")
-    outcome = "ok" if code == 0 else "failed"
-    if code is None or reason in _ENDS:
-        outcome = reason if isinstance(reason, str) and reason in _ENDS else "unknown"
+    outcome = "unknown" if code is None else "ok" if code == 0 else "failed"
+    if isinstance(reason, str) and reason in _ENDS:
+        outcome = reason
     metrics.count("commands_total", via=via, outcome=outcome)
     took_s = result.get("duration_s")
     if isinstance(took_s, int | float) and not isinstance(took_s, bool) and 0 <= took_s < _LONGEST_S:

@@ -127,6 +127,15 @@ async def test_an_invalid_exit_code_becomes_null(served: Served, code: Any) -> N
     assert (body["exit_code"], body["status"], body["signal"], body["completed_at"]) == (None, "failed", None, None)
 
 
+@pytest.mark.parametrize("cause", [{"reason": []}, {"reason": {}}, {"reason": b"x"}, [], "oom", {"reason": "oom"}])
+async def test_an_invalid_cause_fails_no_request(served: Served, cause: Any) -> None:
+    async def script(peer: AgentPeer) -> None:
+        await peer.send(Started(1, "x", {}), Exited(1, "x", {**RESULT, "cause": cause, "duration_s": "long"}))
+
+    answer = await execute(served, script)
+    assert (answer.status_code, answer.json()["exit_code"]) == (200, 0)
+
+
 async def test_an_unknown_outcome_is_not_reported_as_a_failed_command(served: Served) -> None:
     async def script(peer: AgentPeer) -> None:
         await peer.send(Started(1, "x", {}), Exited(1, "x", {"error": {"code": "outcome_unknown", "message": "who knows"}}))
