@@ -359,3 +359,12 @@ def test_a_configuration_that_is_nested_deeply_is_refused(builder: Builder) -> N
     body = '{"name": "built", "tag": "built-deep", "config": {"Healthcheck": ' + '{"x":' * 500 + "1" + "}" * 502
     answer = httpx.post(f"{builder.client.url}/images/tag", content=body, headers={"X-API-Key": builder.client.api_key}, verify=False)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_json")
+
+
+def test_what_a_command_puts_beside_a_mount_stays(builder: Builder) -> None:
+    builder.build(
+        """FROM host
+RUN --mount=type=cache,target=/new/cache/pip --mount=type=cache,target=/gone/cache/pip touch /new/cache/pip/x /new/cache/kept
+"""
+    )
+    assert builder.output("find /new; test -e /gone || echo gone").split() == ["/new", "/new/cache", "/new/cache/kept", "gone"]

@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from holdfast._async.build_paths import NO_ENTRY, first_missing, is_directory, owner_of, place
 from holdfast._async.build_state import AsyncBuilding, AsyncStageState
 from holdfast._async.transfers import AsyncTransfer
 from holdfast._build.context import Context, Entry, Source, digest
@@ -27,14 +28,13 @@ from holdfast._build.instructions import Flags, Mount, command_of, flags_of, is_
 from holdfast._build.lines import Line
 from holdfast._build.patterns import Ignored, has_wildcard, part_pattern
 from holdfast._build.words import expand, expand_heredoc, split_raw
-from holdfast._errors import BuildError, RemoteFileNotFoundError, RemoteNotADirectoryError, UserNotFoundError
+from holdfast._errors import BuildError, RemoteFileExistsError, UserNotFoundError
 from holdfast._transport.aio.events import finished
 
 if TYPE_CHECKING:
     from holdfast import AsyncSandbox
 
 _TAIL_BYTES = 16 * 1024
-_NO_ENTRY = (RemoteFileNotFoundError, RemoteNotADirectoryError)
 _NETWORKS = ("default", "none", "host")
 _RUN_FLAGS = frozenset({"mount", "network", "security"})
 _COPY_FLAGS = frozenset({"from", "chown", "chmod", "link", "exclude"})
@@ -42,49 +42,6 @@ _ADD_FLAGS = frozenset({"chown", "chmod", "link", "exclude", "checksum", "unpack
 _COPY_REFUSED = {"parents": "copy each directory to its own target", "keep-git-dir": "git is cloned with RUN git clone"}
 _MODE = re.compile(r"0?[0-7]{3,4}")
 _SECRET_MODE = 0o400
-
-
-async def is_directory(sandbox: AsyncSandbox, path: str) -> bool:
-    """Whether there is a directory, with links followed."""
-    try:
-        return (await sandbox.files.stat(path)).is_dir
-    except _NO_ENTRY:
-        return False
-
-
-async def owner_of(sandbox: AsyncSandbox, text: str, line: int) -> tuple[int, int]:
-    """The ids of ``user[:group]``, names or numbers. A number alone is also the group; a name alone has its own.
-
-    Raises ``DockerfileError``.
-    """
-    user, colon, group = text.partition(":")
-    if user.isdecimal():
-        uid, gid = int(user), int(user)
-    else:
-        row = await _row(sandbox, "/etc/passwd", user)
-        if row is None:
-            raise wrong(line, f"the image has no user {user:.60}", "create it in a RUN before, or write its number")
-        uid, gid = int(row[2]), int(row[3])
-    if not colon:
-        return uid, gid
-    if group.isdecimal():
-        return uid, int(group)
-    row = await _row(sandbox, "/etc/group", group)
-    if row is None:
-        raise wrong(line, f"the image has no group {group:.60}", "create it in a RUN before, or write its number")
-    return uid, int(row[2])
-
-
-async def _row(sandbox: AsyncSandbox, path: str, name: str) -> list[str] | None:
-    try:
-        text = await sandbox.files.read_text(path, errors="replace")
-    except _NO_ENTRY:
-        return None
-    for row in text.splitlines():
-        fields = row.split(":")
-        if len(fields) > 3 - (path == "/etc/group") and fields[0] == name and all(one.isdecimal() for one in fields[2:3]):
-            return fields
-    return None
 
 
 class AsyncRunStep:
@@ -207,7 +164,7 @@ class AsyncMounted:
         target = posixpath.normpath(posixpath.join(self._state.config.workdir, mount.target))
         if target == "/":
             raise wrong(self._line.number, "RUN --mount cannot have / as target")
-        self._made = await _first_missing(sandbox, target)
+        self._made = await first_missing(sandbox, target)
         if not self._made:
             self._saved = f"/.build-{os.urandom(8).hex()}"
             await sandbox.files.copy(target, self._saved)
@@ -220,13 +177,18 @@ class AsyncMounted:
         elif mount.kind != "bind":
             sources = [Source("", True, [Entry("", stat.S_IFDIR | (0o755 if mount.mode is None else mount.mode), mtime=time.time())])]
         placing.add(sources, into=False)
-        await _place(sandbox, placing)
+        await place(sandbox, placing)
         return env
 
     async def end(self, sandbox: AsyncSandbox) -> None:
-        """Put back what was at the target before."""
+        """Put back what was at the target before. Directories that were made above it stay if the command has put something there."""
         if self._target:
-            await sandbox.files.remove(self._made or self._target, recursive=True, missing_ok=True)
+            await sandbox.files.remove(self._target, recursive=True, missing_ok=True)
+            above = posixpath.dirname(self._target)
+            with contextlib.suppress(RemoteFileExistsError):
+                while self._made and len(above) >= len(self._made):
+                    await sandbox.files.remove(above, missing_ok=True)
+                    above = posixpath.dirname(above)
         if self._saved:
             await sandbox.files.move(self._saved, self._target)
 
@@ -280,7 +242,7 @@ class AsyncCopyStep:
                 directory = target.endswith(("/", "/.")) or target in (".", "..") or len(sources) > 1 or await is_directory(into, path)
                 placing = Placing(path, owner, self._mode)
                 placing.add(sources, into=directory)
-                await _place(into, placing, directory=directory)
+                await place(into, placing, directory=directory)
 
             await self._build.step(state, self._material(material), copy, line=line.number)
 
@@ -333,29 +295,7 @@ class AsyncCopyStep:
             return
         placing = Placing(path, await owner_of(sandbox, user, line) if user else None)
         placing.add([Source("", True, [Entry("", stat.S_IFDIR | 0o755, mtime=time.time())])], into=False)
-        await _place(sandbox, placing)
-
-
-async def _place(sandbox: AsyncSandbox, placing: Placing, *, directory: bool = False) -> None:
-    """Send what was placed. ``directory``: the target is created although nothing may be in it."""
-    parents = placing.parents()
-    if directory and placing.target != "/" and placing.target not in parents:
-        parents = sorted({*parents, placing.target}, key=lambda path: path.count("/"))
-    missing = [path for path in parents if not await is_directory(sandbox, path)]
-    with await sandbox.files._open("upload", "/", owners=True, merge=True, special_bits=True) as transfer:
-        pieces = placing.pieces(missing)
-        while data := await finished(next, pieces, b""):
-            await transfer.write(data)
-        await transfer.write(b"", eof=True)
-        await transfer.closed()
-
-
-async def _first_missing(sandbox: AsyncSandbox, path: str) -> str:
-    """The topmost directory of a path that does not exist; empty if the path exists."""
-    missing = ""
-    while path != "/" and not await sandbox.files.exists(path):
-        missing, path = path, posixpath.dirname(path)
-    return missing
+        await place(sandbox, placing)
 
 
 async def remote_sources(sandbox: AsyncSandbox, text: str, line: int, held: contextlib.ExitStack) -> list[Source]:
@@ -366,7 +306,7 @@ async def remote_sources(sandbox: AsyncSandbox, text: str, line: int, held: cont
     for one in paths:
         try:
             entry = await sandbox.files.stat(one)
-        except _NO_ENTRY:
+        except NO_ENTRY:
             raise wrong(line, f"there is no {text:.200} to copy from") from None
         file = held.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         with AsyncTransfer(await sandbox._attached(), "download", {"path": one}) as transfer:
@@ -387,7 +327,7 @@ async def _globbed(sandbox: AsyncSandbox, pattern: str) -> list[str]:
         for folder in found:
             try:
                 names = [one.name for one in await sandbox.files.list(folder)]
-            except _NO_ENTRY:
+            except NO_ENTRY:
                 continue
             below += [posixpath.join(folder, name) for name in sorted(names) if match.fullmatch(name)]
         found = below

@@ -1,0 +1,82 @@
+# Generated from ../_async by infra/scripts/generate_sync.py: edit that, then run `make generate`.
+"""What the steps of a build ask of the files in a sandbox: directories, owners by name, and placing files by a tar stream."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import TYPE_CHECKING
+
+from holdfast._build.copying import Placing
+from holdfast._build.errors import wrong
+from holdfast._errors import RemoteFileNotFoundError, RemoteNotADirectoryError
+from holdfast._transport.threads.events import finished
+
+if TYPE_CHECKING:
+    from holdfast import Sandbox
+
+NO_ENTRY = (RemoteFileNotFoundError, RemoteNotADirectoryError)
+
+
+def is_directory(sandbox: Sandbox, path: str) -> bool:
+    """Whether there is a directory, with links followed."""
+    try:
+        return (sandbox.files.stat(path)).is_dir
+    except NO_ENTRY:
+        return False
+
+
+def owner_of(sandbox: Sandbox, text: str, line: int) -> tuple[int, int]:
+    """The ids of ``user[:group]``, names or numbers. A number alone is also the group; a name alone has its own.
+
+    Raises ``DockerfileError``.
+    """
+    user, colon, group = text.partition(":")
+    if user.isdecimal():
+        uid, gid = int(user), int(user)
+    else:
+        row = _row(sandbox, "/etc/passwd", user)
+        if row is None:
+            raise wrong(line, f"the image has no user {user:.60}", "create it in a RUN before, or write its number")
+        uid, gid = int(row[2]), int(row[3])
+    if not colon:
+        return uid, gid
+    if group.isdecimal():
+        return uid, int(group)
+    row = _row(sandbox, "/etc/group", group)
+    if row is None:
+        raise wrong(line, f"the image has no group {group:.60}", "create it in a RUN before, or write its number")
+    return uid, int(row[2])
+
+
+def _row(sandbox: Sandbox, path: str, name: str) -> list[str] | None:
+    try:
+        text = sandbox.files.read_text(path, errors="replace")
+    except NO_ENTRY:
+        return None
+    for row in text.splitlines():
+        fields = row.split(":")
+        if len(fields) > 3 - (path == "/etc/group") and fields[0] == name and all(one.isdecimal() for one in fields[2:3]):
+            return fields
+    return None
+
+
+def place(sandbox: Sandbox, placing: Placing, *, directory: bool = False) -> None:
+    """Send what was placed. ``directory``: the target is created although nothing may be in it."""
+    parents = placing.parents()
+    if directory and placing.target != "/" and placing.target not in parents:
+        parents = sorted({*parents, placing.target}, key=lambda path: path.count("/"))
+    missing = [path for path in parents if not is_directory(sandbox, path)]
+    with sandbox.files._open("upload", "/", owners=True, merge=True, special_bits=True) as transfer:
+        pieces = placing.pieces(missing)
+        while data := finished(next, pieces, b""):
+            transfer.write(data)
+        transfer.write(b"", eof=True)
+        transfer.closed()
+
+
+def first_missing(sandbox: Sandbox, path: str) -> str:
+    """The topmost directory of a path that does not exist; empty if the path exists."""
+    missing = ""
+    while path != "/" and not sandbox.files.exists(path):
+        missing, path = path, posixpath.dirname(path)
+    return missing
