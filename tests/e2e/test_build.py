@@ -368,3 +368,8 @@ RUN --mount=type=cache,target=/new/cache/pip --mount=type=cache,target=/gone/cac
 """
     )
     assert builder.output("find /new; test -e /gone || echo gone").split() == ["/new", "/new/cache", "/new/cache/kept", "gone"]
+
+
+def test_every_user_writes_to_a_mounted_tmpfs(builder: Builder) -> None:
+    builder.build("FROM host\nUSER 1000\nRUN --mount=type=tmpfs,target=/tmp touch /tmp/x && ls -ld /tmp > /var/tmp/seen\n")
+    assert builder.output("cat /var/tmp/seen").startswith("drwxrwxrwt")

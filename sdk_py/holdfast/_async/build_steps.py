@@ -175,7 +175,8 @@ class AsyncMounted:
             mode = stat.S_IFREG | (_SECRET_MODE if mount.mode is None else mount.mode)
             sources = [Source("", False, [Entry("", mode, len(secret), time.time(), open=lambda: io.BytesIO(secret))])]
         elif mount.kind != "bind":
-            sources = [Source("", True, [Entry("", stat.S_IFDIR | (0o755 if mount.mode is None else mount.mode), mtime=time.time())])]
+            usual = 0o1777 if mount.kind == "tmpfs" else 0o755
+            sources = [Source("", True, [Entry("", stat.S_IFDIR | (usual if mount.mode is None else mount.mode), mtime=time.time())])]
         placing.add(sources, into=False)
         await place(sandbox, placing)
         return env
