@@ -373,3 +373,8 @@ RUN --mount=type=cache,target=/new/cache/pip --mount=type=cache,target=/gone/cac
 def test_every_user_writes_to_a_mounted_tmpfs(builder: Builder) -> None:
     builder.build("FROM host\nUSER 1000\nRUN --mount=type=tmpfs,target=/tmp touch /tmp/x && ls -ld /tmp > /var/tmp/seen\n")
     assert builder.output("cat /var/tmp/seen").startswith("drwxrwxrwt")
+
+
+def test_output_is_text_also_where_it_comes_in_pieces(builder: Builder) -> None:
+    builder.build("FROM host\nRUN printf '\\303'; sleep 0.3; printf '\\251\\n'\n")
+    assert "".join(event.text for event in builder.events if event.kind == "output") == "é\n"

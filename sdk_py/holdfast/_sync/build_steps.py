@@ -7,6 +7,7 @@ Owns what is in the sandbox while a step runs (mounts and secrets, which a snaps
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import os
@@ -109,10 +110,11 @@ class RunStep:
                 max_output_bytes=_TAIL_BYTES,
                 keep="tail",
             )
+            text = codecs.getincrementaldecoder("utf-8")("replace")
             for chunk in process:
                 self._output += chunk.data
                 del self._output[:-_TAIL_BYTES]
-                self._build.tell("output", line.number, self._state.stage.title, chunk.data.decode("utf-8", "replace"))
+                self._build.tell("output", line.number, self._state.stage.title, text.decode(chunk.data))
             result = process.wait()
         except UserNotFoundError as why:
             raise wrong(line.number, f"USER {self._state.config.user:.60}: {why.message}", "create the user in a RUN before") from None
