@@ -162,7 +162,7 @@ class ImageArchives(Protocol):
         ...
 
     async def config(self, name: str, owner: str = "") -> dict[str, Any]:
-        """``name``, ``digest``, and the configuration in OCI's form as ``config``. Raises ``image_not_found``."""
+        """``name``, ``digest``, the configuration in OCI's form as ``config``, and ``architecture``. Raises ``image_not_found``."""
         ...
 
 

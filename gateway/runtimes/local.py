@@ -228,7 +228,7 @@ class NodeImages:
 
     async def config(self, name: str, owner: str = "") -> dict[str, Any]:
         answer = await self._call("image_config", owner, {"name": name})
-        return {key: answer.get(key) for key in ("name", "digest", "config")}
+        return {key: answer.get(key) for key in ("name", "digest", "config", "architecture")}
 
     async def _call(self, op: str, owner: str, arguments: dict[str, Any] | None = None, timeout_s: float = _CALL_S) -> dict[str, Any]:
         return await self._node.call(op, (arguments or {}) | ({"owner": owner} if owner else {}), timeout_s)

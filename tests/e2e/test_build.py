@@ -378,3 +378,10 @@ def test_every_user_writes_to_a_mounted_tmpfs(builder: Builder) -> None:
 def test_output_is_text_also_where_it_comes_in_pieces(builder: Builder) -> None:
     builder.build("FROM host\nRUN printf '\\303'; sleep 0.3; printf '\\251\\n'\n")
     assert "".join(event.text for event in builder.events if event.kind == "output") == "é\n"
+
+
+def test_the_processor_is_that_of_the_service(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
+    monkeypatch.setattr("platform.machine", lambda: "sparc64")
+    builder.build(f"FROM --platform=linux/{machine} host\nARG TARGETARCH\nRUN echo $TARGETARCH > /seen\n")
+    assert builder.output("cat /seen") == f"{machine}\n"

@@ -34,7 +34,7 @@ async def list_images(request: Request) -> Response:
 
 
 async def image_config(request: Request) -> Response:
-    """``GET /images/config?name=``: the digest of an image and its configuration in OCI's form."""
+    """``GET /images/config?name=``: the digest of an image, its configuration in OCI's form, and the service's processor."""
     gateway, principal = parts(request)
     return json_response(await images.config(gateway, principal, Fields(dict(request.query_params)).required("name")))
 

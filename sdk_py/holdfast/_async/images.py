@@ -147,6 +147,11 @@ class AsyncImages:
         )
         return await AsyncBuild(client, request).run()
 
+    async def _architecture(self) -> str:
+        """The processor of the service's sandboxes, in OCI's words."""
+        found = (await self._rest.request("GET", "/images/config", params={"name": "host"})).map()
+        return take(found, "architecture", str, default="") or "amd64"
+
     async def prune(self) -> int:
         """Remove the steps that earlier builds of yours have left for later ones; returns how many. Those in use stay."""
         from holdfast._async.building import STEP

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -51,8 +50,11 @@ class Opened:
     path: str
 
 
-def open_build(request: BuildRequest) -> Opened:
-    """Read the Dockerfile and .dockerignore. Raises ``DockerfileError`` and ``OSError``. Blocks."""
+def open_build(request: BuildRequest, architecture: str) -> Opened:
+    """Read the Dockerfile and .dockerignore. ``architecture``: the service's processor, in OCI's words.
+
+    Raises ``DockerfileError`` and ``OSError``. Blocks.
+    """
     if not request.directory.is_dir():
         raise NotADirectoryError(20, "the build context is not a directory", str(request.directory))
     place: Path | None = None
@@ -65,7 +67,7 @@ def open_build(request: BuildRequest) -> Opened:
         shown = place.name
     try:
         parsed = read(data)
-        made = plan(parsed, request.build_args, platform.machine(), request.target)
+        made = plan(parsed, request.build_args, architecture, request.target)
     except DockerfileError as why:
         raise located(why, shown) from None
     ignored = _ignored(request.directory, place)

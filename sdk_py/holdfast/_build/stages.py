@@ -47,21 +47,22 @@ class Plan:
     stages: list[Stage]
     wanted: list[Stage]
     globals: dict[str, str]
+    provided: dict[str, str]
+    """The arguments of ``automatic``."""
     """Values of the arguments before the first FROM."""
 
 
-def automatic(machine: str) -> dict[str, str]:
-    """The arguments that BuildKit sets, for linux on this processor."""
-    arch = {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+def automatic(arch: str) -> dict[str, str]:
+    """The arguments that BuildKit sets, for linux on a processor, which is named as OCI does."""
     names: dict[str, str] = {}
     for who in ("TARGET", "BUILD"):
         names |= {f"{who}PLATFORM": f"linux/{arch}", f"{who}OS": "linux", f"{who}ARCH": arch, f"{who}VARIANT": ""}
     return names
 
 
-def plan(file: File, arguments: Mapping[str, str], machine: str, target: str = "") -> Plan:
+def plan(file: File, arguments: Mapping[str, str], arch: str, target: str = "") -> Plan:
     """Read the stages. Raises ``DockerfileError``."""
-    provided = automatic(machine)
+    provided = automatic(arch)
     values = dict(provided)
     globals_: dict[str, str] = {}
     stages: list[Stage] = []
@@ -91,7 +92,7 @@ def plan(file: File, arguments: Mapping[str, str], machine: str, target: str = "
         for number in waiting.pop().needs - wanted:
             wanted.add(number)
             waiting.append(stages[number])
-    return Plan(stages, [stages[number] for number in sorted(wanted)], globals_)
+    return Plan(stages, [stages[number] for number in sorted(wanted)], globals_, provided)
 
 
 def argument_pairs(line: Line, values: Mapping[str, str], escape: str) -> list[tuple[str, str | None]]:
@@ -115,7 +116,7 @@ def argument_pairs(line: Line, values: Mapping[str, str], escape: str) -> list[t
 
 
 def _stage(line: Line, before: list[Stage], values: Mapping[str, str], escape: str) -> Stage:
-    hint = "build for this machine's processor, or let the service pull the other image under a name of its own"
+    hint = "build for the service's processor, or let the service pull the other image under a name of its own"
     flags = flags_of(line, frozenset({"platform"}))
     platform = expand(flags.values.get("platform", ""), values, line.number, escape)
     if platform and platform != values["TARGETPLATFORM"] and platform.removesuffix("/v8") != values["TARGETPLATFORM"]:

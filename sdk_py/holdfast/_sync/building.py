@@ -24,7 +24,7 @@ from holdfast._build.errors import wrong
 from holdfast._build.instructions import command_of, flags_of, healthcheck_of, json_list, pairs
 from holdfast._build.lines import Line, read
 from holdfast._build.request import BuildRequest, Opened, located, open_build
-from holdfast._build.stages import PROXIES, Stage, argument_pairs, automatic, stage_named
+from holdfast._build.stages import PROXIES, Stage, argument_pairs, stage_named
 from holdfast._build.words import expand, expand_words
 from holdfast._build_results import BuildEvent
 from holdfast._errors import DockerfileError, ImageNotFoundError, NotFoundError
@@ -59,7 +59,7 @@ class Build:
 
     def run(self) -> ImageInfo:
         """Build. Raises ``DockerfileError``, ``BuildError`` and what creates, snapshots and file operations raise."""
-        self.opened = finished(open_build, self.request)
+        self.opened = finished(open_build, self.request, self.client.images._architecture())
         wanted = self.opened.plan.wanted
         self._steps = sum(1 + len(stage.lines) for stage in wanted)
         self._used |= {*self.opened.plan.globals}
@@ -320,9 +320,7 @@ class Build:
         flags_of(line, frozenset({"interval", "timeout", "start-period", "start-interval", "retries"}))
 
     def _argument(self, state: StageState, line: Line) -> None:
-        import platform
-
-        known = automatic(platform.machine()) | self.opened.plan.globals
+        known = self.opened.plan.provided | self.opened.plan.globals
         for name, default in argument_pairs(line, state.values, self.opened.file.escape):
             self._used.add(name)
             value = self.request.build_args.get(name, default if default is not None else known.get(name))

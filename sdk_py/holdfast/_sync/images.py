@@ -148,6 +148,11 @@ class Images:
         )
         return Build(client, request).run()
 
+    def _architecture(self) -> str:
+        """The processor of the service's sandboxes, in OCI's words."""
+        found = (self._rest.request("GET", "/images/config", params={"name": "host"})).map()
+        return take(found, "architecture", str, default="") or "amd64"
+
     def prune(self) -> int:
         """Remove the steps that earlier builds of yours have left for later ones; returns how many. Those in use stay."""
         from holdfast._sync.building import STEP

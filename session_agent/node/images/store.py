@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 import os
+import platform
 import shutil
 import stat
 from collections import defaultdict, deque
@@ -287,13 +288,17 @@ class ImageStore:
         return dataclasses.replace(image, digest=layer, origin=image.origin or image.digest, layers=(top, layer, *others))
 
     def config(self, name: str, owner: str = "") -> dict[str, Any]:
-        """The digest of an image and its configuration in OCI's form. Raises HoldfastError(image_not_found, invalid_argument)."""
+        """The digest of an image, its configuration in OCI's form, and the architecture of what runs here.
+
+        Raises HoldfastError(image_not_found, invalid_argument).
+        """
+        machine = formats.ARCHITECTURES.get(platform.machine(), platform.machine())
         if _is_host(name):
-            return {"name": host.NAME, "digest": host.NAME, "config": {}}
+            return {"name": host.NAME, "digest": host.NAME, "config": {}, "architecture": machine}
         record = self._find(name, owner)
         if record is None:
             raise _missing(name)
-        return {"name": names.short_name(record.name), "digest": record.digest, "config": record.oci_config()}
+        return {"name": names.short_name(record.name), "digest": record.digest, "config": record.oci_config(), "architecture": machine}
 
     async def tag(self, name: str, other: str, owner: str = "", config: object = None, *, shared: bool = False) -> dict[str, Any]:
         """Give an image that the owner may use a second name, of the owner's or *shared*, which costs nothing; with *config* it is an image

@@ -18,7 +18,7 @@ def lines(text: str) -> list[tuple[int, str, str]]:
 
 
 def planned(text: str, target: str = "", **arguments: str) -> Plan:
-    return plan(read(text.encode()), arguments, "x86_64", target)
+    return plan(read(text.encode()), arguments, "amd64", target)
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import platform
 import sys
 import tempfile
 from pathlib import Path
 
 from holdfast import BuildError, BuildEvent, SandboxClient
 from holdfast._build.request import secret_of
-from holdfast._build.stages import automatic
 from holdfast.cli.command_line import Arguments, UsageError
 from holdfast.cli.output import escape, pairs, print_json, print_line, report
 
@@ -20,9 +18,6 @@ _FAILED = 1
 
 
 def build(arguments: Arguments) -> int:
-    machine = automatic(platform.machine())["TARGETPLATFORM"]
-    if arguments.platform not in (None, machine):
-        raise UsageError(f"--platform {arguments.platform}: this service runs {machine}", hint="leave out the option")
     if arguments.network not in (None, "default", "none", "host"):
         raise UsageError(f"--network {arguments.network} is not known", hint="write default or none")
     secrets = {}
@@ -36,6 +31,8 @@ def build(arguments: Arguments) -> int:
     dockerfile = _standard_input() if "-" in (arguments.file, arguments.dir) else arguments.file
     tags = arguments.tag or [None]
     with tempfile.TemporaryDirectory(prefix=".holdfast-") as empty, SandboxClient() as client:
+        if arguments.platform and arguments.platform != (machine := f"linux/{client.images._architecture()}"):
+            raise UsageError(f"--platform {arguments.platform}: this service runs {machine}", hint="leave out the option")
         try:
             image = client.images.build(
                 Path(empty if arguments.dir == "-" else arguments.dir),
