@@ -257,7 +257,11 @@ async def test_two_operators_change_at_once(first: Served, second: Served, olga:
             *[other.post("/keys", json={"owner": "bob", "note": f"{n}"}) for n in range(8)],
         )
         assert {answer.status_code for answer in answers} == {201}
-        assert len([one for one in (await olga("GET", "/keys")).json()["keys"] if not one["in_file"]]) == 16
+
+    async def all_listed() -> bool:
+        return len([one for one in (await olga("GET", "/keys")).json()["keys"] if not one["in_file"]]) == 16
+
+    await until_async(all_listed, deadline_s=DEADLINE_S, what="the keys that were made through the other replica")
 
 
 async def test_without_redis_known_keys_work_and_unknown_ones_are_not_refused(
