@@ -62,7 +62,7 @@ def test_five_thousand_commands(open_page: OpenPage, client: SandboxClient) -> N
     expect(page.locator(".end")).to_contain_text("Ended: deleted")
     page.get_by_label("Find in commands and output").fill("the-last")
     expect(page.locator(".detail")).to_contain_text("the-last")
-    page.get_by_role("link", name="Replay").click()
+    page.get_by_role("treegrid", name="Commands").get_by_role("link", name="Replay").click()
     expect(page.locator(".chapters .on")).to_contain_text("the-last")
     page.keyboard.press(" ")
     expect(page.locator(".player .screen")).to_contain_text("The sandbox ended")
