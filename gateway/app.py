@@ -43,7 +43,7 @@ from gateway.use_cases.service import Gateway, for_reader
 _FACE: Final = "holdfast.face"
 """In the scope of a request: the face of its row."""
 _MOST_SEGMENTS: Final = 8
-"""Segments of a path that are told apart: it may have more."""
+"""Segments of a path that are counted; a longer path counts as this many."""
 
 
 class Application:

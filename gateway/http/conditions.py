@@ -26,7 +26,7 @@ def document_response(
 ) -> Response:
     """The document with its entity tag, or 304 if the request has that tag in ``If-None-Match``.
 
-    ``version``: what tells two states of the document apart, if not its bytes.
+    ``version``: a text that differs between two states of the document; without it, the bytes of the document are used.
     """
     content = orjson.dumps(body)
     tag = version or hashlib.sha256(content).hexdigest()[:32]

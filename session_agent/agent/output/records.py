@@ -224,7 +224,7 @@ class Records:
         if not record.lasting:
             self._unacknowledged[record.command_id] = record
         record.notify()
-        if record.kind:  # what nobody waits for comes after the result was sent
+        if record.kind:  # the history is written after the result was sent
             self.ended(record, exit_status)
         self.prune(now)
 
